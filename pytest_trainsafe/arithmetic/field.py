@@ -17,7 +17,7 @@ Linear = Callable[..., torch.Tensor]
 #: A product of two limbs has 32 bits, and float64 adds 2**20 pairs of them exactly.
 _INNER = 1 << 20
 _HALF = 16
-_FEW = 256
+_FEW = 64
 
 
 def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

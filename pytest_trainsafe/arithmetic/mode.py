@@ -73,6 +73,10 @@ class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if any(each not in _PLAIN for each in types):
             return NotImplemented  # DTensor and its like unpack themselves first.
+        return self.compute(func, args, kwargs)
+
+    def compute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What one operator of ordinary tensors returns; the mode need not be active."""
         name = operator_name(func)
         if name.startswith("aten." + FOREACH):
             return foreach(func, args, kwargs, self._run)

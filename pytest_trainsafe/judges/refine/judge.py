@@ -18,13 +18,13 @@ from pytest_trainsafe.judges.refine.certificate.write import certificate_of
 from pytest_trainsafe.judges.refine.errors import CannotSayError
 from pytest_trainsafe.judges.refine.graphs.graph import Graph
 from pytest_trainsafe.judges.refine.graphs.load import graph_of
-from pytest_trainsafe.judges.refine.problem import Problem
-from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
-from pytest_trainsafe.judges.refine.relations.declared import (
+from pytest_trainsafe.judges.refine.problem.declared import (
     Declaration,
     read_declaration,
     stated_problem,
 )
+from pytest_trainsafe.judges.refine.problem.problem import Problem
+from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
 
 JUDGE = "refine"
 #: The checks of this judge, and what each means.
@@ -131,7 +131,7 @@ def _message(found: Refutation) -> str:
 def _pattern(found: Refutation) -> Pattern | None:
     """How the wrong value follows from the right one, in the terms of the compare judge."""
     unreduced = found.unreduced
-    if unreduced is None and found.relation is not None and found.relation.partial:
+    if unreduced is None and found.relation is not None and found.relation.summed:
         unreduced = found.node.name, found.relation
     if unreduced is not None:
         name, relation = unreduced

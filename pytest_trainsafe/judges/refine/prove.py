@@ -14,11 +14,11 @@ import torch
 from pytest_trainsafe.arithmetic import Numbers, packing
 from pytest_trainsafe.judges.refine.errors import CannotSayError, InputRelationError
 from pytest_trainsafe.judges.refine.evaluate.lockstep import Tensors
-from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
 from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated, one_thread
-from pytest_trainsafe.judges.refine.expected import Expected, expectations
 from pytest_trainsafe.judges.refine.graphs.graph import GETITEM, Graph, Node
-from pytest_trainsafe.judges.refine.problem import Problem
+from pytest_trainsafe.judges.refine.mesh import RankMesh
+from pytest_trainsafe.judges.refine.problem.expected import Expected, expectations
+from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.relations.combine import combine
 from pytest_trainsafe.judges.refine.relations.relation import Relation
 from pytest_trainsafe.judges.refine.search.content import content
@@ -85,7 +85,7 @@ class Refutation:
 
 def _maker(graph: Graph, node: Node) -> Node:
     while node.operator == GETITEM:
-        node = graph.by_name[node.inputs()[0]]
+        node = graph.by_name[node.inputs[0]]
     return node
 
 
@@ -184,7 +184,7 @@ def _judged(
     missing = tuple(
         name
         for name, found in relations.items()
-        if not found and problem.sequential.by_name[name].inputs()
+        if not found and problem.sequential.by_name[name].inputs
     )
     return Proof(
         problem,
@@ -297,10 +297,10 @@ def _unreduced(
         for graph in problem.ranks
         for each in graph.nodes
         if each.short == node.short
-        for name in each.inputs()
+        for name in each.inputs
     }
     for name in inputs:
         for relation in relations[name]:
-            if relation.partial and set(relation.names) <= taken:
+            if relation.summed and set(relation.names) <= taken:
                 return name, relation
     return None

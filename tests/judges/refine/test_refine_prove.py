@@ -6,8 +6,8 @@ from pytest_trainsafe.judges.refine.certificate.checker import check
 from pytest_trainsafe.judges.refine.certificate.write import certificate_of
 from pytest_trainsafe.judges.refine.errors import CannotSayError
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
+from pytest_trainsafe.judges.refine.problem.declared import stated_problem
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
-from pytest_trainsafe.judges.refine.relations.declared import stated_problem
 from tests.support.refine.graphs import RANK, SEQUENTIAL, mlp
 
 

@@ -1,7 +1,7 @@
 """A small MLP as text of torch.fx: sequential, and cut over two ranks of tp."""
 
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
-from pytest_trainsafe.judges.refine.relations.declared import stated_problem
+from pytest_trainsafe.judges.refine.problem.declared import stated_problem
 
 SEQUENTIAL = """
 class GraphModule(torch.nn.Module):

@@ -21,14 +21,14 @@ from pytest_trainsafe.judges.refine.errors import (
     GraphError,
     InputRelationError,
 )
-from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
 from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated, one_thread
 from pytest_trainsafe.judges.refine.graphs.graph import Graph, Node
-from pytest_trainsafe.judges.refine.problem import Problem
+from pytest_trainsafe.judges.refine.mesh import RankMesh
+from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.relations.combine import combine, same
 from pytest_trainsafe.judges.refine.relations.parse import parse_relation
 from pytest_trainsafe.judges.refine.relations.relation import Relation
-from pytest_trainsafe.judges.refine.sizes.sites import changed
+from pytest_trainsafe.judges.refine.sizes.sites import resized
 
 #: The largest error that a certificate may admit, and the number of seeds that are checked.
 LARGEST_ERROR = 1e-9
@@ -110,7 +110,9 @@ def _sizes(certificate: Certificate, graphs: int) -> list[dict[str, dict[int, in
 
 
 def _size(size: str, new: int) -> int:
-    if not size.isdecimal() or len(size) > 18 or int(size) < 2 or new < 2:
+    """A size or, if negative, a position of a slice."""
+    digits = size.removeprefix("-")
+    if not digits.isdecimal() or len(digits) > 18 or int(digits) < 2 or new < 2:
         raise CertificateError(f"the size {shown(size)} cannot become {new}")
     return int(size)
 
@@ -120,14 +122,10 @@ def _resized(graph: Graph, small: Mapping[str, Mapping[int, int]]) -> Graph:
     if unknown:
         raise CertificateError(f"{graph.name} has no node {shown(unknown[0])}")
     nodes = tuple(
-        _distinct(graph, node, _changed(graph, node, small.get(node.name, {})))
+        _distinct(graph, node, resized(graph, node, small.get(node.name, {})))
         for node in graph.nodes
     )
     return replace(graph, nodes=nodes)
-
-
-def _changed(graph: Graph, node: Node, small: Mapping[int, int]) -> Node:
-    return changed(graph, node, lambda size: small.get(size, size))
 
 
 def _distinct(graph: Graph, node: Node, resized: Node) -> Node:

@@ -40,7 +40,8 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """What was proved of a sequential graph and the graphs of all ranks.
 
     `sizes` has the small sizes that replace those of each graph's nodes, the sequential one's
-    first.  `inputs` and `outputs` are the relations that were given and those that results have;
+    first; a negative size is a position at which a slice starts or ends.
+    `inputs` and `outputs` are the relations that were given and those that results have;
     `relations` has all that were found.
     `missing` are tensors without a relation; in a `partial` one, what depends on
     inputs without a relation is neither.  `operators` says for each operator whose semantics

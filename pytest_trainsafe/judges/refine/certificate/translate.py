@@ -10,7 +10,7 @@ from pytest_trainsafe.arithmetic import Doubles
 from pytest_trainsafe.core.untrusted import shown
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.judges.refine.errors import InputRelationError
-from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
+from pytest_trainsafe.judges.refine.mesh import RankMesh
 from pytest_trainsafe.judges.refine.relations.combine import combine
 from pytest_trainsafe.judges.refine.relations.parse import parse_relation
 from pytest_trainsafe.judges.refine.relations.relation import Relation

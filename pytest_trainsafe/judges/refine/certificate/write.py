@@ -14,7 +14,7 @@ from pytest_trainsafe.judges.refine.evaluate.constants import unstated
 from pytest_trainsafe.judges.refine.evaluate.draw import bounds
 from pytest_trainsafe.judges.refine.evaluate.kernels import ASSUMED, semantics
 from pytest_trainsafe.judges.refine.graphs.graph import Graph
-from pytest_trainsafe.judges.refine.problem import Problem
+from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.prove import Proof
 
 #: What every proof assumes.

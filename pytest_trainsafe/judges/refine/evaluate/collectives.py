@@ -24,6 +24,9 @@ _PLACES = {
     "all_reduce_": (2, None),
     "broadcast_": (2, None),
 }
+#: Messages between two ranks: the tensor, the other rank, and a tag.
+PEERS = "p2p."
+SEND, RECEIVE = "p2p.send", "p2p.recv_"
 #: Operators that only hand on the result of a collective.
 WAITS = ("wait_tensor", "_wrap_tensor_autograd")
 
@@ -91,6 +94,14 @@ def group_name(graph: Graph, node: Node) -> tuple[str, int | None]:
     return name, stated
 
 
+def peer(node: Node) -> int | None:
+    """The rank to which a node sends, or from which it receives; None for another node."""
+    if not node.operator.startswith(PEERS):
+        return None
+    rank = node.args[1] if len(node.args) > 2 else None
+    return rank if isinstance(rank, int) else None
+
+
 def exchange(meetings: Sequence[Meeting], mode: ExactMode) -> list[Any]:
     """The result of each rank, in the order of the group.  Raises GraphError if they differ."""
     first = meetings[0]
@@ -135,7 +146,8 @@ def all_to_all(meetings: Sequence[Meeting]) -> list[torch.Tensor]:
     """What each rank gets, where `args[2]` says how many rows it sends to each of the others."""
     pieces = []
     for each in meetings:
-        sizes = each.args[2]
+        rows = each.args[0].shape[0]
+        sizes = each.args[2] or [rows // len(meetings)] * len(meetings)  # None are equal ones.
         if len(sizes) != len(meetings) or sum(sizes) != each.args[0].shape[0]:
             raise GraphError(
                 f"{each.graph.at(each.node)}: {each.node} sends {list(sizes)} rows of "

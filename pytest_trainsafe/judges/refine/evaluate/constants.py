@@ -74,6 +74,6 @@ def _described(graph: Graph, node: Node) -> Node:
     if node.dtype is not None:
         return node
     for other in graph.nodes:
-        if node.name in other.inputs() and other.short.startswith("aten.lift_fresh"):
+        if node.name in other.inputs and other.short.startswith("aten.lift_fresh"):
             return other
     return node

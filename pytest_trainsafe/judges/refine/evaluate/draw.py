@@ -70,7 +70,7 @@ def bounds(graph: Graph) -> dict[str, int]:
         if node in graph.inputs and not is_float(node) and node.dtype != "b8":
             origin[node.name] = {node.name}
         elif node.short in _HANDED_ON:
-            origin[node.name] = set().union(*(origin.get(each, set()) for each in node.inputs()))
+            origin[node.name] = set().union(*(origin.get(each, set()) for each in node.inputs))
         elif node.short in _INDEXING:
             for name, size in _selected(graph, node):
                 for each in origin.get(name, ()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,19 +12,24 @@ from pytest_trainsafe.arithmetic import ExactMode
 from pytest_trainsafe.core.untrusted import shown
 from pytest_trainsafe.judges.refine.errors import CannotSayError, GraphError
 from pytest_trainsafe.judges.refine.evaluate.collectives import (
+    RECEIVE,
+    SEND,
     Meeting,
     all_to_all,
     collective,
     exchange,
     group_name,
+    peer,
     waits,
 )
-from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
 from pytest_trainsafe.judges.refine.evaluate.operators import compute
 from pytest_trainsafe.judges.refine.graphs.graph import INPUT, Graph, Node, Ref
+from pytest_trainsafe.judges.refine.mesh import RankMesh
 
 Tensors = dict[str, Any]
 Steps = Generator[Meeting, Any, None]
+#: Messages that were sent and not yet received, by sender, receiver and tag.
+Mail = dict[tuple[int, int, Any], deque[torch.Tensor]]
 
 
 def evaluate(
@@ -41,8 +47,9 @@ def evaluate(
     """
     assert len(graphs) == len(given) == mesh.size
     values: list[Tensors] = [{} for _ in graphs]
+    mail: Mail = defaultdict(deque)
     steps = [
-        _rank(rank, graph, given[rank], mesh, mode, values[rank], partial)
+        _rank(rank, graph, given[rank], mesh, mode, values[rank], partial, mail)
         for rank, graph in enumerate(graphs)
     ]
     waiting: dict[int, Meeting] = {}
@@ -54,7 +61,7 @@ def evaluate(
                 waiting[rank] = meeting
         if not waiting:
             break
-        answers = _met(waiting, mode)
+        answers = _met(waiting, mode) | _received(waiting, mail)
         if not answers:
             raise _stuck(waiting)
     return values
@@ -72,7 +79,7 @@ def _met(waiting: dict[int, Meeting], mode: ExactMode) -> dict[int, Any]:
     answers: dict[int, Any] = {}
     for rank in sorted(waiting):
         meeting = waiting.get(rank)
-        if meeting is None or meeting.group[0] != rank:
+        if meeting is None or meeting.group[0] != rank or meeting.node.operator == RECEIVE:
             continue
         group = [waiting.get(each) for each in meeting.group]
         present = [each for each in group if each is not None and each.group == meeting.group]
@@ -84,6 +91,18 @@ def _met(waiting: dict[int, Meeting], mode: ExactMode) -> dict[int, Any]:
             for each, result in zip(present, results, strict=True):
                 answers[each.rank] = result
                 del waiting[each.rank]
+    return answers
+
+
+def _received(waiting: dict[int, Meeting], mail: Mail) -> dict[int, Any]:
+    """The messages that ranks wait for and that were sent."""
+    answers: dict[int, Any] = {}
+    for rank, meeting in sorted(waiting.items()):
+        if meeting.node.operator == RECEIVE:
+            letters = mail[meeting.group[0], rank, meeting.args[2]]
+            if letters:
+                answers[rank] = letters.popleft()
+                del waiting[rank]
     return answers
 
 
@@ -109,15 +128,19 @@ def _rank(
     mode: ExactMode,
     values: Tensors,
     partial: bool,
+    mail: Mail,
 ) -> Steps:
-    """Fills `values` node by node, and yields at each collective, whose result it is sent."""
+    """Fills `values` node by node, and yields at each collective, whose result it is sent.
+
+    A message is sent without waiting; where it is received, the rank waits for it.
+    """
     changing = any(node.short.endswith("_") for node in graph.nodes)
     current: Tensors = {}
     for node in graph.nodes:
         if node.name in given:
-            current[node.name] = given[node.name]
+            current[node.name] = _own(given[node.name], mode) if changing else given[node.name]
         elif partial and (
-            node.operator == INPUT or not all(name in current for name in node.inputs())
+            node.operator == INPUT or not all(name in current for name in node.inputs)
         ):
             continue
         elif node.operator == INPUT:
@@ -126,6 +149,19 @@ def _rank(
             (first, *_) = node.args
             assert isinstance(first, Ref)
             current[node.name] = current[first.name]
+        elif node.operator == SEND:
+            tensor, other, tag = _message(graph, node, mesh, current)
+            mail[rank, other, tag].append(_own(tensor, mode))
+            current[node.name] = None
+        elif node.operator == RECEIVE:
+            tensor, other, tag = _message(graph, node, mesh, current)
+            came = yield Meeting(rank, graph, node, (tensor, other, tag), (other,), "")
+            if came.shape != tensor.shape:
+                raise GraphError(
+                    f"{graph.at(node)}: {node} receives the shape {list(tensor.shape)}, but rank "
+                    f"{other} sends {list(came.shape)}"
+                )
+            current[node.name] = tensor.copy_(came)
         elif collective(node) is not None:
             current[node.name] = yield _meeting(rank, graph, node, mesh, current)
             if node.operator.split(".")[1].endswith("_"):
@@ -136,6 +172,24 @@ def _rank(
         # A later operator may write into this memory.
         keep = changing and isinstance(result, torch.Tensor)
         values[node.name] = result.clone() if keep else result
+
+
+def _own(tensor: torch.Tensor, mode: ExactMode) -> torch.Tensor:
+    """A copy, into whose memory only this rank writes."""
+    copy = tensor.clone()
+    if copy.is_floating_point():
+        mode.note(copy)
+    return copy
+
+
+def _message(
+    graph: Graph, node: Node, mesh: RankMesh, current: Tensors
+) -> tuple[torch.Tensor, int, Any]:
+    other, (first, *_) = peer(node), node.args
+    tensor = current.get(first.name) if isinstance(first, Ref) else None
+    if other is None or not 0 <= other < mesh.size or not isinstance(tensor, torch.Tensor):
+        raise GraphError(f"{graph.at(node)}: {node} names no tensor or no rank of the mesh")
+    return tensor, other, node.args[2]
 
 
 def _write(node: Node, current: Tensors) -> None:

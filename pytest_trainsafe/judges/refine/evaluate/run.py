@@ -17,9 +17,9 @@ from pytest_trainsafe.judges.refine.evaluate.constants import constants
 from pytest_trainsafe.judges.refine.evaluate.draw import bounds, floats, value_of
 from pytest_trainsafe.judges.refine.evaluate.kernels import semantics
 from pytest_trainsafe.judges.refine.evaluate.lockstep import Tensors, evaluate
-from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
 from pytest_trainsafe.judges.refine.graphs.graph import Graph
-from pytest_trainsafe.judges.refine.problem import Problem
+from pytest_trainsafe.judges.refine.mesh import RankMesh
+from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.relations.cut import cut
 
 _ALONE = RankMesh({})

@@ -36,7 +36,7 @@ class Word:
 Argument = None | bool | int | float | str | Ref | Word | tuple["Argument", ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Node:
     """One operator with its arguments.
 
@@ -55,11 +55,12 @@ class Node:
     module: str = ""
     line: int = 0
 
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """The names of the nodes whose results this one takes, in order."""
         return tuple(each.name for each in leaves((self.args, self.kwargs)) if type(each) is Ref)
 
-    @property
+    @cached_property
     def short(self) -> str:
         """The operator without its overload: "aten.mm"."""
         parts = self.operator.split(".")
@@ -87,7 +88,7 @@ class Graph:
             raise GraphError(f"{self.name} has {len(self.nodes)} nodes; the limit is {MAX_NODES}")
         seen: set[str] = set()
         for node in self.nodes:
-            for each in node.inputs():
+            for each in node.inputs:
                 if each not in seen:
                     raise GraphError(
                         f"{self.at(node)}: {shown(node.name)} takes {shown(each)}, which no "
@@ -113,6 +114,16 @@ class Graph:
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
         return tuple(node for node in self.nodes if node.operator == INPUT)
+
+    @cached_property
+    def items(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
+        """The shapes that the items of a tuple state, by the name of the tuple's node."""
+        found: dict[str, tuple[tuple[int, ...], ...]] = {}
+        for node in self.nodes:
+            if node.operator == GETITEM and node.shape is not None:
+                (whole,) = node.inputs
+                found[whole] = (*found.get(whole, ()), node.shape)
+        return found
 
     @cached_property
     def digest(self) -> str:

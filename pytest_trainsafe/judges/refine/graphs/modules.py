@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from pytest_trainsafe.compat.dispatch_modes import without_modes
+from pytest_trainsafe.compat.distributed.process_groups import group_named
 from pytest_trainsafe.compat.fake_group import fake_group
 from pytest_trainsafe.compat.operators import OpOverload, schema_of
 from pytest_trainsafe.core.usage import shown as described
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.judges.refine.errors import GraphError
+from pytest_trainsafe.judges.refine.graphs.calls import SPACE, Calls, named
 from pytest_trainsafe.judges.refine.graphs.graph import (
     CONSTANT,
     GETITEM,
@@ -26,6 +31,8 @@ from pytest_trainsafe.judges.refine.graphs.graph import (
     Word,
     leaves,
 )
+from pytest_trainsafe.judges.refine.graphs.unused import without_unused
+from pytest_trainsafe.judges.refine.mesh import RANKS
 
 #: How shapes in graphs name the dtypes of torch.
 DTYPES = {
@@ -34,7 +41,11 @@ DTYPES = {
     torch.float32: "f32", torch.float64: "f64",
 }  # fmt: skip
 #: The most elements of a constant whose values are part of the graph.
-_CONSTANT = 64
+_CONSTANT = 1 << 14
+#: What torch raises where a program needs the value of a tensor.
+_UNCAPTURED = ("DataDependentOutputException", "DynamicOutputShapeException",
+               "GuardOnDataDependentSymNode")  # fmt: skip
+_TORCH = Path(torch.__file__).parent
 _LINE = re.compile(r'File "(.+?)", line (\d+)')
 
 
@@ -45,22 +56,69 @@ def graph_of_module(module: Any, name: str) -> Graph:
     other tensors are inputs, called after their attribute.
     """
     module = getattr(module, "graph_module", module)
-    nodes: list[Node] = []
-    outputs: tuple[str | None, ...] = ()
-    for number, node in enumerate(module.graph.nodes, 1):
-        if node.op == "output":
-            outputs = tuple(
-                each.name if isinstance(each, torch.fx.Node) else None
-                for each in leaves(node.args[0])
-            )
+    return _Reader(module, name).read()
+
+
+class _Reader:
+    """Reads a graph module; calls of torch.distributed become collectives (`calls.py`)."""
+
+    def __init__(self, module: torch.fx.GraphModule, name: str) -> None:
+        self.module = module
+        self.name = name
+        self.nodes: list[Node] = []
+        self.objects: dict[str, Any] = {}
+        self.calls = Calls(self.objects)
+
+    def read(self) -> Graph:
+        outputs: tuple[str | None, ...] = ()
+        for number, node in enumerate(self.module.graph.nodes, 1):
+            if node.op == "output":
+                found = (self._ref(each) for each in leaves(node.args[0]))
+                outputs = tuple(each.name if isinstance(each, Ref) else None for each in found)
+            elif not self._is_object(node) and not str(node.target).startswith("profiler."):
+                self._add(_node(self.module, node, self.name, number))
+        return Graph(tuple(self.nodes), outputs, self.name)
+
+    def _is_object(self, node: torch.fx.Node) -> bool:
+        """Whether a node is a process group or a reduction's kind, which are no tensors."""
+        if node.op != "get_attr":
+            return False
+        value = _attribute_of(self.module, node)
+        if isinstance(value, torch.ScriptObject):
+            self.objects[node.name] = value
+        return node.name in self.objects
+
+    def _add(self, node: Node) -> None:
+        if node.operator.startswith(SPACE):
+            self.nodes += self.calls.nodes(self._resolved(node))
+        elif node.operator == GETITEM and node.inputs[0] in self.calls.results:
+            index = node.args[1]
+            assert isinstance(index, int)
+            self.calls.results[node.name] = self.calls.item(node.inputs[0], index)
         else:
-            nodes.append(_node(module, node, name, number))
-    return Graph(tuple(nodes), outputs, name)
+            self.nodes.append(self._resolved(node))
+
+    def _resolved(self, node: Node) -> Node:
+        """The node with what calls return in the place of the names of the calls' items."""
+        if not any(name in self.calls.results for name in node.inputs):
+            return node
+        kwargs = {key: self._replaced(each) for key, each in node.kwargs.items()}
+        return replace(node, args=tuple(map(self._replaced, node.args)), kwargs=kwargs)
+
+    def _replaced(self, argument: Any) -> Any:
+        if isinstance(argument, tuple):
+            return tuple(map(self._replaced, argument))
+        if isinstance(argument, Ref):
+            return self.calls.results.get(argument.name, argument)
+        return argument
+
+    def _ref(self, result: Any) -> Any:
+        return self._replaced(Ref(result.name)) if isinstance(result, torch.fx.Node) else None
 
 
 def capture(
     program: Callable[..., Any],
-    arguments: Sequence[torch.Tensor],
+    arguments: Sequence[torch.Tensor] | Mapping[str, torch.Tensor],
     *,
     rank: int = 0,
     ranks: int = 1,
@@ -68,8 +126,12 @@ def capture(
 ) -> Graph:
     """The graph of what `program(*arguments)` executes as one rank of many, in this process.
 
-    The program may call the functional collectives of torch.distributed, forward and backward;
-    nothing is sent.  No process group may be initialized.
+    The program may train a whole step: forward, backward, reduction of gradients, clipping and the
+    optimizer's update, in place.  It may call the collectives of torch.distributed, also to make
+    process groups; nothing is sent.  A mapping is passed as a dict, and its keys name the graph's
+    inputs; if the program returns a mapping, its keys name the graph's results.
+    No process group may be initialized.  Raises GraphError, with the program's line, for what no
+    graph holds, such as a condition on the value of a tensor.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -77,9 +139,85 @@ def capture(
         raise ArgumentError("capture makes a process group of its own; destroy the present one")
     if not 0 <= rank < ranks:
         raise ArgumentError(f"capture was given rank={rank} of ranks={ranks}")
+    keys: list[str] = []
+    names = list(arguments) if isinstance(arguments, Mapping) else None
+    values = list(arguments.values() if isinstance(arguments, Mapping) else arguments)
+    for number, each in enumerate(values):  # One tensor for two arguments would be one input.
+        if any(each is other for other in values[:number]):
+            values[number] = each.detach().clone().requires_grad_(each.requires_grad)
+
+    def run(*given: torch.Tensor) -> Any:
+        result = program(*given) if names is None else program(dict(zip(names, given, strict=True)))
+        if isinstance(result, Mapping):
+            keys[:] = map(str, result)
+            result = list(result.values())
+        return result
+
+    name = name or f"rank {rank}"
     with fake_group(rank, ranks):
-        module = make_fx(program, tracing_mode="fake")(*arguments)
-    return graph_of_module(module, name or f"rank {rank}")
+        try:
+            module = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*values)
+        except RuntimeError as error:
+            if type(error).__name__ not in _UNCAPTURED:
+                raise
+            raise _uncaptured(name, error) from error
+        graph = _with_groups(graph_of_module(module, name))
+    return _with_names(without_unused(graph), names, keys)
+
+
+def _uncaptured(name: str, error: Exception) -> GraphError:
+    """The line of the program, the last outside of torch, at which the capture ended."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [each for each in frames if _TORCH not in Path(each.filename).parents]
+    at = f"{own[-1].filename}:{own[-1].lineno}" if own else "an unknown line"
+    return GraphError(
+        f"{name} cannot be captured: at {at}, `{own[-1].line if own else ''}` needs the value of "
+        f"a tensor, which a graph does not have ({str(error).splitlines()[0]}); take the condition "
+        "out of the step, or capture each case alone"
+    )
+
+
+def _with_groups(graph: Graph) -> Graph:
+    """The graph with the names of process groups, which are torch's, replaced by their ranks."""
+    return replace(graph, nodes=tuple(map(_with_group, graph.nodes)))
+
+
+def _with_group(node: Node) -> Node:
+    if not node.operator.startswith("_c10d_functional.") or not node.args:
+        return node
+    *args, group = node.args
+    if not isinstance(group, str) or group.startswith(RANKS) or node.operator.count("wait_tensor"):
+        return node
+    ranks = torch.distributed.get_process_group_ranks(group_named(group))
+    return replace(node, args=(*args, named(ranks)))
+
+
+def _with_names(graph: Graph, names: Sequence[str] | None, keys: Sequence[str]) -> Graph:
+    """The graph whose inputs, and whose results, have the names that a program gave them."""
+    new = {node.name: name for node, name in zip(graph.inputs, names or (), strict=False)}
+    copies = []
+    outputs = graph.outputs
+    if keys:
+        outputs = tuple(
+            None if output is None else key for key, output in zip(keys, graph.outputs, strict=True)
+        )
+        for key, output in zip(keys, graph.outputs, strict=True):
+            if output is None:
+                continue
+            if output in new or graph.by_name[output].operator in (INPUT, CONSTANT):
+                copies.append(Node(key, "aten.alias.default", (Ref(new.get(output, output)),)))
+            else:
+                new[output] = key
+    kept = {node.name for node in graph.nodes} - set(new)
+    given = [*new.values(), *(node.name for node in copies)]
+    for name in given:
+        if name in kept or given.count(name) > 1:
+            raise ArgumentError(
+                f"{graph.name} has several tensors that are called {name!r}; rename the argument "
+                "or the result of this name"
+            )
+    nodes = [_renamed(node, new) for node in graph.nodes]
+    return Graph((*nodes, *copies), outputs, graph.name)
 
 
 def _node(module: torch.fx.GraphModule, node: torch.fx.Node, name: str, number: int) -> Node:
@@ -113,9 +251,7 @@ def _node(module: torch.fx.GraphModule, node: torch.fx.Node, name: str, number: 
 
 
 def _attribute(module: torch.fx.GraphModule, node: torch.fx.Node, number: int) -> Node:
-    value: Any = module
-    for part in str(node.target).split("."):
-        value = getattr(value, part)
+    value = _attribute_of(module, node)
     if not isinstance(value, torch.Tensor):
         raise GraphError(f"{node.name} is {described(value)}, not a tensor")
     dtype, shape = DTYPES.get(value.dtype), tuple(value.shape)
@@ -125,6 +261,27 @@ def _attribute(module: torch.fx.GraphModule, node: torch.fx.Node, number: int) -
     with without_modes():
         values = _frozen(value.tolist())
     return Node(node.name, CONSTANT, (str(node.target), values), {}, dtype, shape, line=number)
+
+
+def _attribute_of(module: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
+    value: Any = module
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _renamed(node: Node, new: Mapping[str, str]) -> Node:
+    def rename(argument: Argument) -> Argument:
+        if isinstance(argument, tuple):
+            return tuple(map(rename, argument))
+        return Ref(new.get(argument.name, argument.name)) if type(argument) is Ref else argument
+
+    return replace(
+        node,
+        name=new.get(node.name, node.name),
+        args=tuple(map(rename, node.args)),
+        kwargs={key: rename(each) for key, each in node.kwargs.items()},
+    )
 
 
 def _frozen(values: Any) -> Argument:

@@ -4,6 +4,4 @@ relation  the steps of a relation, and its text
 parse     a relation from its text
 combine   the sequential tensor that a relation makes of the ranks' tensors
 cut       the ranks' tensors that fit a sequential one: the values of inputs
-declared  the relations that a user declares, from YAML
-propose   relations of inputs that names and shapes suggest
 """

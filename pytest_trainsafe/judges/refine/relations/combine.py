@@ -6,7 +6,6 @@ ranks' results.  Nothing here looks for a relation.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -14,8 +13,8 @@ import torch
 
 from pytest_trainsafe.arithmetic import Numbers
 from pytest_trainsafe.judges.refine.errors import InputRelationError
-from pytest_trainsafe.judges.refine.evaluate.mesh import Coordinate, RankMesh
-from pytest_trainsafe.judges.refine.relations.pieces import blocks, sections
+from pytest_trainsafe.judges.refine.mesh import Coordinate, RankMesh
+from pytest_trainsafe.judges.refine.relations.pieces import blocks, sections, total
 from pytest_trainsafe.judges.refine.relations.relation import Relation, Step
 
 Tensors = Mapping[str, object]
@@ -99,10 +98,10 @@ def _joined(
     first = tensors[0]
     if step.kind == "concat":
         return _concatenated(step, [tensors[index] for index in step.order or range(size)])
-    if any(each.shape != first.shape or not each.is_floating_point() for each in tensors):
-        raise InputRelationError("terms of different shapes, or that are no numbers")
-    assert step.kind == "sum"
-    return functools.reduce(numbers.add, tensors)
+    right = first.dtype is torch.bool if step.kind == "all" else first.is_floating_point()
+    if not right or any((each.shape, each.dtype) != (first.shape, first.dtype) for each in tensors):
+        raise InputRelationError(f"terms of a {step.kind} of different shapes or kinds")
+    return total(tensors, numbers)
 
 
 def _concatenated(step: Step, tensors: Sequence[torch.Tensor]) -> torch.Tensor:

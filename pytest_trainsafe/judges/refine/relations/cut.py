@@ -9,7 +9,7 @@ import torch
 from pytest_trainsafe.arithmetic import Numbers
 from pytest_trainsafe.core.untrusted import shown
 from pytest_trainsafe.judges.refine.errors import InputRelationError
-from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
+from pytest_trainsafe.judges.refine.mesh import RankMesh
 from pytest_trainsafe.judges.refine.relations.pieces import (
     equal_pieces,
     fused_lengths,

@@ -12,7 +12,7 @@ from pytest_trainsafe.judges.refine.relations.relation import Relation, Step
 _NAME = re.compile(r"[\w.<>-]{1,200}")
 _WHOLE = {"replica", "same", "the same", "the same on every rank"}
 _STEP = re.compile(
-    r"(?P<kind>concat|sum)(?: (?P<dim>-?\d{1,3}))?(?: over (?P<axis>\w+))?"
+    r"(?P<kind>concat|sum|all)(?: (?P<dim>-?\d{1,3}))?(?: over (?P<axis>\w+))?"
     r"(?: by (?P<by>\d{1,9}))?(?: order (?P<order>\d{1,6}(?: \d{1,6})*))?"
     r"(?: parts (?P<parts>\d{1,12}(?:x\d{1,6})?(?:\+\d{1,12}(?:x\d{1,6})?)*))?"
 )

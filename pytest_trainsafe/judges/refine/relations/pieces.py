@@ -1,12 +1,21 @@
-"""Cuts a tensor into what the ranks of an axis hold of one dimension."""
+"""What the ranks of an axis hold: the pieces of a dimension, and the sum of terms."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
 
+from pytest_trainsafe.arithmetic import Numbers
 from pytest_trainsafe.judges.refine.relations.relation import Part
+
+
+def total(terms: Sequence[torch.Tensor], numbers: Numbers) -> torch.Tensor:
+    """The sum of tensors of one shape; of masks, what all of them hold."""
+    if terms[0].dtype is torch.bool:
+        return functools.reduce(torch.logical_and, terms)
+    return numbers.linear(lambda *each: functools.reduce(torch.add, each), *terms)
 
 
 def sections(x: torch.Tensor, lengths: Sequence[int], dim: int) -> list[torch.Tensor]:

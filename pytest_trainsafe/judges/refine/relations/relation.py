@@ -6,6 +6,7 @@ The text of a relation has its steps, the outermost first, and the ranks' tensor
     concat 0 over tp of mm_5              the ranks of tp hold parts of dimension 0, in their order
     sum over dp, concat 1 over tp of t    partial sums over dp of what is cut over tp
     concat 0 of x_1, x_2                  every rank holds micro-batches, one in each tensor
+    all over tp of outside                a mask that is true where those of all ranks of tp are
     at pp=1 of logits                     the ranks whose coordinate of pp is 1 hold it
 
 No step multiplies: a relation that needs a scale is not clean (GraphGuard, section 4).
@@ -16,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["concat", "sum", "at", "slice", "permute"]
+Kind = Literal["concat", "sum", "all", "at", "slice", "permute"]
 
 #: A part of each rank's tensor: its size, and how many neighbouring ranks hold the same.
 Part = tuple[int, int]
@@ -76,7 +77,12 @@ class Relation:
 
     @property
     def partial(self) -> bool:
-        """Whether some rank holds only a term of a sum that has still to be made."""
+        """Whether some rank holds only a term of a reduction that has still to be made."""
+        return any(step.kind in ("sum", "all") for step in self.steps)
+
+    @property
+    def summed(self) -> bool:
+        """Whether the ranks hold terms of a sum."""
         return any(step.kind == "sum" for step in self.steps)
 
     def __str__(self) -> str:
@@ -92,7 +98,7 @@ def preference(relation: Relation, name: str) -> tuple[object, ...]:
     """
     kinds = [step.kind for step in relation.steps]
     return (
-        "sum" in kinds,
+        relation.partial,
         len(relation.names),
         len(kinds),
         any(step.order or step.by > 1 for step in relation.steps),

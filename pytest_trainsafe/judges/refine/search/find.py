@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
-from pytest_trainsafe.judges.refine.evaluate.mesh import Coordinate
+from pytest_trainsafe.judges.refine.mesh import Coordinate
 from pytest_trainsafe.judges.refine.relations.relation import Part, Relation, Step, preference
 from pytest_trainsafe.judges.refine.search.content import content
 from pytest_trainsafe.judges.refine.search.cuts import cuts, microbatches

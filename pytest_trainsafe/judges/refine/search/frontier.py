@@ -40,11 +40,11 @@ def tensors_of(graph: Graph, values: Mapping[str, object], name: str) -> list[st
     Not those that are made of nothing, such as memory that nobody has written.
     """
     found: list[str] = []
-    for each in graph.by_name[name].inputs():
+    for each in graph.by_name[name].inputs:
         node = graph.by_name[each]
         if not isinstance(values.get(each), torch.Tensor):
             found += tensors_of(graph, values, each)
-        elif node.inputs() or node.operator == INPUT:
+        elif node.inputs or node.operator == INPUT:
             found.append(each)
         elif node.operator == CONSTANT:
             continue

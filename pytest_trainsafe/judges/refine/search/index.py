@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,9 @@ import torch
 
 from pytest_trainsafe.arithmetic import Numbers
 from pytest_trainsafe.judges.refine.evaluate.lockstep import Tensors
-from pytest_trainsafe.judges.refine.evaluate.mesh import Coordinate, RankMesh
-from pytest_trainsafe.judges.refine.relations.relation import Step
+from pytest_trainsafe.judges.refine.mesh import Coordinate, RankMesh
+from pytest_trainsafe.judges.refine.relations.pieces import total
+from pytest_trainsafe.judges.refine.relations.relation import Kind, Step
 from pytest_trainsafe.judges.refine.search.content import Key, content, multiple
 
 #: The largest number of mesh axes over which sums are formed at once.
@@ -90,19 +90,25 @@ def _by_name(ranks: Sequence[Tensors], mesh: RankMesh) -> dict[str, dict[Coordin
 def _sums(
     held: dict[Coordinate, torch.Tensor], mesh: RankMesh, numbers: Numbers
 ) -> Iterator[tuple[tuple[Step, ...], dict[Coordinate, torch.Tensor]]]:
-    """The sums of a tensor over each axis, and over pairs of axes."""
+    """The sums of a tensor over each axis and over pairs of axes; of masks, what all of them hold.
+
+    So the words outside of all ranks' parts of the vocabulary are those outside of each part.
+    """
     first = next(iter(held.values()))
+    kind: Kind = "all" if first.dtype is torch.bool else "sum"
     if len(held) != mesh.size or any(
-        each.shape != first.shape or not each.is_floating_point() for each in held.values()
+        each.shape != first.shape or each.dtype != first.dtype for each in held.values()
     ):
+        return
+    if kind == "sum" and not first.is_floating_point():
         return
     axes = [axis for axis, size in mesh.axes.items() if size > 1]
     for count in range(1, min(len(axes), _SUMMED) + 1):
         for over in itertools.combinations(axes, count):
-            total = held
+            sums = held
             for axis in over:
-                total = _summed(total, list(mesh.axes).index(axis), numbers)
-            yield tuple(Step("sum", axis) for axis in over), total
+                sums = _summed(sums, list(mesh.axes).index(axis), numbers)
+            yield tuple(Step(kind, axis) for axis in over), sums
 
 
 def _summed(
@@ -111,4 +117,4 @@ def _summed(
     groups: dict[Coordinate, list[torch.Tensor]] = {}
     for place, tensor in sorted(held.items()):
         groups.setdefault((*place[:axis], 0, *place[axis + 1 :]), []).append(tensor)
-    return {place: functools.reduce(numbers.add, terms) for place, terms in groups.items()}
+    return {place: total(terms, numbers) for place, terms in groups.items()}

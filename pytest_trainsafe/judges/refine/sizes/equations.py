@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_trainsafe.judges.refine.evaluate.collectives import collective, group_name
+from pytest_trainsafe.judges.refine.evaluate.collectives import collective, group_name, peer
 from pytest_trainsafe.judges.refine.graphs.graph import GETITEM, Graph, Node, Ref, leaves
-from pytest_trainsafe.judges.refine.problem import Problem
+from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.relations.relation import Relation, Step
 from pytest_trainsafe.judges.refine.sizes.closure import Equation, Term, closed
 from pytest_trainsafe.judges.refine.sizes.sites import PARTING, bounds_of, factor_of
@@ -45,7 +45,7 @@ def sizes_of(problem: Problem) -> Sizes:
     for number, graph in enumerate(variables.graphs):
         for node in graph.nodes:
             at = _at(number, node.name)
-            equations += _of_node(graph, node, at)
+            equations += _of_node(graph, node, at, variables.positions(number, node.name))
             equations += _of_kernel(graph, node, at, variables.local(number, node.name))
             equations += _of_bounds(graph, node, at, number, problem.mesh.size)
             factor = factor_of(graph, node)
@@ -83,21 +83,24 @@ def _halved(variables: Variables) -> Iterator[Key]:
 
 def _is_kernel(node: Node) -> bool:
     """Whether a node calls a kernel outside of torch, whose schema is not known."""
-    computes = bool(node.inputs()) and node.operator != GETITEM
-    return computes and not node.operator.startswith("aten.") and "c10d" not in node.operator
+    computes = bool(node.inputs) and node.operator != GETITEM
+    talks = "c10d" in node.operator or peer(node) is not None
+    return computes and not node.operator.startswith("aten.") and not talks
 
 
 def _of_kernel(graph: Graph, node: Node, at: At, sizes: Collection[int]) -> Iterator[Equation]:
-    """A kernel may halve a size, as silu_and_mul does, or take one that others make by flattening.
+    """A kernel may halve a last dimension, as silu_and_mul does, or take a flattened one.
 
     So the statistics of a layer norm have as many elements as there are rows.
     """
     if not _is_kernel(node) or collective(node) is not None:
         return
-    for size in sizes:
-        if 2 * size in sizes:
+    shapes = [graph.by_name[name].shape or () for name in node.inputs]
+    last = {shape[-1] for shape in (*shapes, node.shape or ()) if shape}
+    for size in last:
+        if size > 1 and 2 * size in last:
             yield _ratio(_term(at, size), 2, _term(at, 2 * size))
-    for shape in (graph.by_name[name].shape or () for name in node.inputs()):
+    for shape in shapes:
         for end in range(2, len(shape) + 1):
             if math.prod(shape[:end]) in sizes:
                 yield Equation((_term(at, *shape[:end]),), _term(at, math.prod(shape[:end])))
@@ -184,7 +187,7 @@ def _of_fused(
             yield _ratio(_term(at, size), count // copies, _term(_at(0, name), whole))
 
 
-def _of_node(graph: Graph, node: Node, at: At) -> Iterator[Equation]:
+def _of_node(graph: Graph, node: Node, at: At, positions: Mapping[int, Key]) -> Iterator[Equation]:
     refs = [each for each in leaves((node.args, dict(node.kwargs))) if isinstance(each, Ref)]
     shapes = [shape for ref in refs if (shape := _shape(graph, ref.name)) is not None]
     if not shapes:
@@ -196,11 +199,11 @@ def _of_node(graph: Graph, node: Node, at: At) -> Iterator[Equation]:
     elif node.shape is not None:
         source = graph.by_name[refs[0].name] if node.operator == GETITEM else node
         if source.short == "aten.slice_scatter" and len(shapes) > 1:
-            yield from _written(source, shapes[0], shapes[1], at)
+            yield from _written(source, shapes[1], at, positions)
         elif source.short == "aten.cat":
             yield from _joined(node, shapes, at)
         elif source.short in PARTING:
-            yield from _parted(source, node.shape, shapes[0], at)
+            yield from _parted(source, node.shape, shapes[0], at, positions)
         else:
             yield from _reshaped(node.shape, shapes, at)
 
@@ -226,7 +229,7 @@ def _shape(graph: Graph, name: str) -> tuple[int, ...] | None:
     """The shape of a node; of a tuple, that of the first tensor that it is made of."""
     node = graph.by_name[name]
     while node.shape is None:
-        refs = node.inputs()
+        refs = node.inputs
         if not refs:
             return None
         node = graph.by_name[refs[0]]
@@ -257,16 +260,20 @@ def _joined(node: Node, shapes: list[tuple[int, ...]], at: At) -> Iterator[Equat
 
 
 def _written(
-    source: Node, whole: tuple[int, ...], part: tuple[int, ...], at: At
+    source: Node, part: tuple[int, ...], at: At, positions: Mapping[int, Key]
 ) -> Iterator[Equation]:
     """A part that is written ends where it starts plus its length."""
     dim, start, end = (*source.args[2:5], 0, 0, 0)[:3]
     if type(dim) is int and type(start) is int and type(end) is int and start + part[dim] == end:
-        yield _sum(at, [start, part[dim]], end)
+        yield from _placed(start, part[dim], end, at, positions)
 
 
 def _parted(
-    source: Node, result: tuple[int, ...], shape: tuple[int, ...], at: At
+    source: Node,
+    result: tuple[int, ...],
+    shape: tuple[int, ...],
+    at: At,
+    positions: Mapping[int, Key],
 ) -> Iterator[Equation]:
     """A part ends where it starts plus its length; equal parts divide the whole."""
     start, end = (*source.args[2:4], None, None)[:2]
@@ -275,11 +282,22 @@ def _parted(
             continue
         if source.short == "aten.slice" and type(start) is int and start >= 0:
             last = min(start + part, whole)
-            yield _sum(at, [start, part], last)
+            yield from _placed(start, part, last, at, positions)
             if end != whole and last == whole:
                 continue
+            if start and start % part == 0 and whole % part == 0 and start in positions:
+                yield _ratio(_term(at, part), start // part, (1, (positions[start],)))
         if whole % part == 0 and not source.short.endswith("with_sizes"):
             yield _ratio(_term(at, part), whole // part, _term(at, whole))
+
+
+def _placed(
+    start: int, part: int, end: int, at: At, positions: Mapping[int, Key]
+) -> Iterator[Equation]:
+    def term(place: int) -> Term:
+        return (1, (positions[place],)) if place in positions else _term(at, place)
+
+    yield Equation((term(start), _term(at, part)), term(end))
 
 
 def _reshaped(result: tuple[int, ...], shapes: list[tuple[int, ...]], at: At) -> Iterator[Equation]:

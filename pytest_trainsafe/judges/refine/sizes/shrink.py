@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pytest_trainsafe.judges.refine.errors import CannotSayError
-from pytest_trainsafe.judges.refine.graphs.graph import Graph, Node
-from pytest_trainsafe.judges.refine.problem import Problem
+from pytest_trainsafe.judges.refine.graphs.graph import Graph
+from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.relations.relation import Relation, Step
 from pytest_trainsafe.judges.refine.sizes.equations import sizes_of
-from pytest_trainsafe.judges.refine.sizes.sites import changed
+from pytest_trainsafe.judges.refine.sizes.sites import resized
 from pytest_trainsafe.judges.refine.sizes.solve import solve
 
 #: The most elements of all tensors together that are evaluated as they are.
@@ -29,7 +29,8 @@ def affordable(problem: Problem) -> bool:
     return total <= AFFORDABLE
 
 
-#: For each graph, and each node by name, the small sizes of its sizes.
+#: For each graph, and each node by name, the small sizes of its sizes.  A negative key is that of
+#: a position where a slice starts or ends.
 Small = Sequence[Mapping[str, Mapping[int, int]]]
 
 
@@ -49,8 +50,14 @@ def shrunk(problem: Problem) -> tuple[Problem, Small]:
     small = [
         {
             node.name: {
-                size: found[variables.find((number, node.name, size))]
-                for size in sorted(variables.local(number, node.name))
+                **{
+                    size: found[variables.find((number, node.name, size))]
+                    for size in sorted(variables.local(number, node.name))
+                },
+                **{
+                    -place: found[variables.find(key)]
+                    for place, key in variables.positions(number, node.name).items()
+                },
             }
             for node in graph.nodes
         }
@@ -64,7 +71,7 @@ def _with_sizes(problem: Problem, small: Small) -> Problem:
         return {name: _relation(each, small[0][name]) for name, each in given.items()}
 
     sequential, *ranks = (
-        resized(graph, own)
+        _resized(graph, own)
         for graph, own in zip((problem.sequential, *problem.ranks), small, strict=True)
     )
     return replace(
@@ -92,11 +99,6 @@ def _relation(relation: Relation, small: Mapping[int, int]) -> Relation:
     return Relation(tuple(map(step, relation.steps)), relation.names)
 
 
-def resized(graph: Graph, small: Mapping[str, Mapping[int, int]]) -> Graph:
-    """The graph with the small sizes of each node; what is not named keeps its size."""
-    nodes = tuple(_resized(graph, node, small.get(node.name, {})) for node in graph.nodes)
+def _resized(graph: Graph, small: Mapping[str, Mapping[int, int]]) -> Graph:
+    nodes = tuple(resized(graph, node, small[node.name]) for node in graph.nodes)
     return Graph(nodes, graph.outputs, graph.name)
-
-
-def _resized(graph: Graph, node: Node, small: Mapping[int, int]) -> Node:
-    return changed(graph, node, lambda size: small.get(size, size))

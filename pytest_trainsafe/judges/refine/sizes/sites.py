@@ -41,6 +41,7 @@ _ARANGE = "aten.arange"
 #: Factors of numbers, such as the count of a mean.
 _FACTORS = ("aten.div", "aten.mul")
 _END = 1 << 62
+_SLICES = ("aten.slice", "aten.slice_scatter")
 #: Operators whose results are parts of their first argument, or that write such a part.
 PARTING = ("aten.split_with_sizes", "aten.split", "aten.chunk", "aten.unbind", "aten.slice",
            "aten.unsafe_split", "aten.unsafe_split_with_sizes", "aten.slice_scatter")  # fmt: skip
@@ -51,20 +52,61 @@ def is_size(value: object) -> bool:
     return type(value) is int and 1 < abs(value) < _END
 
 
-def changed(graph: Graph, node: Node, change: Change) -> Node:
-    """The node with each of its sizes changed, those of its shape too."""
+def changed(graph: Graph, node: Node, change: Change, position: Change | None = None) -> Node:
+    """The node with each of its sizes changed, those of its shape too.
+
+    `position` changes where a slice starts and ends inside of a dimension; None stands for
+    `change`.
+    """
     shape = None if node.shape is None else tuple(map(_applied(change), node.shape))
     if node.operator in (INPUT, CONSTANT, GETITEM):
         return replace(node, shape=shape)
     names = _names(node.operator)
+    inside = set(positions_of(graph, node))
+
+    def of(place: int) -> Change:
+        return position if position and place in inside else change
+
     args = tuple(
-        _changed(graph, node, names[place] if place < len(names) else "", each, change)
+        _changed(graph, node, names[place] if place < len(names) else "", each, of(place))
         for place, each in enumerate(node.args)
     )
     kwargs: Mapping[str, Argument] = {
         key: _changed(graph, node, key, each, change) for key, each in node.kwargs.items()
     }
     return replace(node, shape=shape, args=args, kwargs=kwargs)
+
+
+def resized(graph: Graph, node: Node, small: Mapping[int, int]) -> Node:
+    """The node with small sizes; a negative key is that of a position."""
+    return changed(
+        graph,
+        node,
+        lambda size: small.get(size, size),
+        lambda place: small.get(-place, small.get(place, place)),
+    )
+
+
+def positions_of(graph: Graph, node: Node) -> dict[int, int]:
+    """The arguments of a slice that are positions inside of a dimension, by their places.
+
+    Not the end of the dimension, which is a size, nor what is counted from the end.
+    """
+    if node.short not in _SLICES or not node.inputs:
+        return {}
+    first = 3 if node.short == _SLICES[1] else 2
+    shape = graph.by_name[node.inputs[0]].shape
+    dim = node.args[first - 1] if len(node.args) >= first else 0
+    if type(dim) is not int:
+        return {}
+    if shape is None or not -len(shape) <= dim < len(shape):
+        return {}
+    found = ((place, node.args[place]) for place in (first, first + 1) if place < len(node.args))
+    return {
+        place: value
+        for place, value in found
+        if type(value) is int and is_size(value) and 0 < value < shape[dim]
+    }
 
 
 def bounds_of(graph: Graph, node: Node) -> list[int]:

@@ -1,15 +1,16 @@
 """The sizes of graphs as variables: equal sizes of one operator are one, and so along tensors.
 
 Two dimensions that only happen to be equally long stay apart, unless they meet in one operator.
+Where slices start or end is a variable of its own: equal positions of one graph are one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pytest_trainsafe.judges.refine.graphs.graph import Graph, Node
-from pytest_trainsafe.judges.refine.problem import Problem
-from pytest_trainsafe.judges.refine.sizes.sites import PARTING, changed
+from pytest_trainsafe.judges.refine.problem.problem import Problem
+from pytest_trainsafe.judges.refine.sizes.sites import PARTING, changed, positions_of
 
 #: The number of a graph (0 is the sequential one), the name of a node, and a size in it.
 Key = tuple[int, str, int]
@@ -22,6 +23,7 @@ class Variables:
         self.graphs = [problem.sequential, *problem.ranks]
         self._parents: dict[Key, Key] = {}
         self._local: dict[tuple[int, str], frozenset[int]] = {}
+        self._positions: dict[tuple[int, str], dict[int, Key]] = {}
         self._parting: dict[int, list[str]] = {}
         for number, graph in enumerate(self.graphs):
             for node in graph.nodes:
@@ -42,8 +44,11 @@ class Variables:
             own.add(size)
             return size
 
-        changed(graph, node, note)
-        inputs = {name: self.of_result(number, name) for name in node.inputs()}
+        changed(graph, node, note, lambda place: place)
+        self._positions[number, node.name] = {
+            value: (number, "@", value) for value in positions_of(graph, node).values()
+        }
+        inputs = {name: self.of_result(number, name) for name in node.inputs}
         self._local[number, node.name] = frozenset(own.union(*inputs.values()))
         for name, sizes in inputs.items():
             for size in sizes:
@@ -68,6 +73,10 @@ class Variables:
     def local(self, number: int, name: str) -> frozenset[int]:
         """The sizes that occur in a node: in its result, its arguments and its inputs."""
         return self._local[number, name]
+
+    def positions(self, number: int, name: str) -> Mapping[int, Key]:
+        """The keys of a node's positions in a dimension, by their values."""
+        return self._positions[number, name]
 
     def note(self, number: int, name: str, sizes: Iterable[int]) -> None:
         """Let sizes occur in a node that only a relation says."""
@@ -99,4 +108,4 @@ class Variables:
             self.find((number, name, size))
             for (number, name), sizes in self._local.items()
             for size in sizes
-        }
+        } | {self.find(key) for each in self._positions.values() for key in each.values()}

@@ -11,9 +11,9 @@ from pytest_trainsafe.judges.refine.errors import (
 )
 from pytest_trainsafe.judges.refine.evaluate.kernels import semantics
 from pytest_trainsafe.judges.refine.evaluate.lockstep import evaluate
-from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
 from pytest_trainsafe.judges.refine.evaluate.run import evaluated
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
+from pytest_trainsafe.judges.refine.mesh import RankMesh
 from tests.support.refine.graphs import RANK, mlp
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pytest_trainsafe.arithmetic import Residues
-from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
+from pytest_trainsafe.judges.refine.mesh import RankMesh
 from pytest_trainsafe.judges.refine.prove import holds
 from pytest_trainsafe.judges.refine.relations.cut import cut
 from pytest_trainsafe.judges.refine.relations.parse import parse_relation
@@ -112,3 +112,17 @@ def test_a_multiple_is_no_relation_and_its_factor_is_said():
         assert found is not None
         assert said in str(found)
         assert found.factor == factor
+
+
+def test_a_mask_is_what_the_masks_of_all_ranks_hold():
+    """A word is outside of the vocabulary if it is outside of the part of every rank."""
+    mesh = RankMesh({"tp": 2})
+    ranks = [{"outside": torch.tensor(bits)} for bits in ([True, False, True], [True, True, False])]
+    x = torch.tensor([True, False, False])
+    found = Finder(Index(ranks, mesh, NUMBERS)).relations("outside", x)
+    relation = parse_relation("all over tp", "outside", {"tp": 2})
+    assert relation in found
+    assert relation.partial
+    assert not relation.summed
+    assert holds(relation, x, ranks, mesh, NUMBERS)
+    assert not holds(relation, ~x, ranks, mesh, NUMBERS)

@@ -3,8 +3,8 @@
 import pytest
 
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
+from pytest_trainsafe.judges.refine.problem.declared import stated_problem
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
-from pytest_trainsafe.judges.refine.relations.declared import stated_problem
 from pytest_trainsafe.judges.refine.sizes.shrink import affordable, shrunk
 from tests.support.refine.graphs import RANK, SEQUENTIAL
 
@@ -92,3 +92,38 @@ def test_verdicts_are_the_same_in_both_sizes(old, new, verdict):
     assert [type(each) for each in found] == [verdict, verdict]
     nodes = [each.node.name for each in found if isinstance(each, Refutation)]
     assert len(set(nodes)) <= 1
+
+
+SLICED = """
+    def forward(self, table: "f32[4096, 2048]", x: "f32[1024, 2048]"):
+        slice_1: "f32[1024, 2048]" = torch.ops.aten.slice.Tensor(table, 0, {start}, {end})
+        add: "f32[1024, 2048]" = torch.ops.aten.add.Tensor(x, slice_1)
+        return (add,)
+"""
+
+WHOLE = """
+    def forward(self, table: "f32[4096, 2048]", x: "f32[4096, 2048]"):
+        add: "f32[4096, 2048]" = torch.ops.aten.add.Tensor(x, table)
+        return (add,)
+"""
+
+
+def sliced(starts):
+    relation = {"inputs": {"table": "replica", "x": "concat 0"}}
+    ranks = [parse_fx(SLICED.format(start=start, end=start + 1024)) for start in starts]
+    return stated_problem(parse_fx(WHOLE), ranks, relation)
+
+
+def test_a_position_that_equals_another_dimension_is_not_that_dimension():
+    """The third rank's rows start at 2048, which is also the width."""
+    given = sliced([0, 1024, 2048, 3072])
+    _, small = shrunk(given)
+    rows, width = small[0]["x"][4096], small[0]["x"][2048]
+    assert small[3]["slice_1"][-2048] == rows // 2
+    assert rows % 4 == 0
+    assert rows != width
+    assert isinstance(prove(given), Proof)
+
+
+def test_a_wrong_position_stays_wrong_in_small_sizes():
+    assert isinstance(prove(sliced([0, 1024, 1024, 3072])), Refutation)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from pytest_trainsafe.core.untrusted import shown
 from pytest_trainsafe.judges.refine.errors import InputRelationError
-from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
 from pytest_trainsafe.judges.refine.graphs.graph import CONSTANT, INPUT, Graph
+from pytest_trainsafe.judges.refine.mesh import RankMesh
 from pytest_trainsafe.judges.refine.relations.relation import Relation
 
 

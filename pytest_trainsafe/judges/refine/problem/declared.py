@@ -25,11 +25,11 @@ import yaml
 
 from pytest_trainsafe.core.untrusted import BadFileError, read_file, shown
 from pytest_trainsafe.judges.refine.errors import InputRelationError
-from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
 from pytest_trainsafe.judges.refine.graphs.graph import Graph
-from pytest_trainsafe.judges.refine.problem import Problem
+from pytest_trainsafe.judges.refine.mesh import RankMesh
+from pytest_trainsafe.judges.refine.problem.problem import Problem
+from pytest_trainsafe.judges.refine.problem.propose import proposed
 from pytest_trainsafe.judges.refine.relations.parse import parse_relation
-from pytest_trainsafe.judges.refine.relations.propose import proposed
 from pytest_trainsafe.judges.refine.relations.relation import Relation
 
 MAX_BYTES = 4 << 20

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from pytest_trainsafe.core.untrusted import shown
 from pytest_trainsafe.judges.refine.errors import InputRelationError
-from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
 from pytest_trainsafe.judges.refine.graphs.graph import Graph, Node
+from pytest_trainsafe.judges.refine.mesh import RankMesh
 from pytest_trainsafe.judges.refine.relations.relation import Relation, Step
 
 

@@ -11,6 +11,8 @@ from pytest_trainsafe.core.untrusted import shown
 from pytest_trainsafe.judges.refine.errors import InputRelationError
 
 Coordinate = tuple[int, ...]
+#: How the name of a group begins that has its ranks in it, as captures name groups: "ranks 0 2".
+RANKS = "ranks "
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class RankMesh:
 
     def group_of(self, name: str, rank: int) -> tuple[int, ...] | None:
         """The ranks of the group of this name that has `rank`, or None if the name is unknown."""
+        if name.startswith(RANKS):
+            return self._listed(name, rank)
         if self.size == 1:
             return (rank,)
         group = self.groups.get(name)
@@ -78,6 +82,16 @@ class RankMesh:
             for other, place in enumerate(self.coordinates)
             if all(place[n] == own[n] for n in range(len(place)) if n not in spanned)
         )
+
+    def _listed(self, name: str, rank: int) -> tuple[int, ...]:
+        texts = name.removeprefix(RANKS).split(" ")
+        ranks = tuple(int(text) for text in texts if text.isdecimal() and len(text) < 10)
+        if len(ranks) < len(texts) or rank not in ranks or max(ranks) >= self.size:
+            raise InputRelationError(
+                f"rank {rank} communicates in the group {shown(name)}; the mesh "
+                f"{dict(self.axes)} has {self.size} ranks"
+            )
+        return ranks
 
 
 def _replica_groups(text: str) -> tuple[tuple[int, ...], ...]:

@@ -4,7 +4,7 @@ import pytest
 
 from pytest_trainsafe.judges.refine.errors import InputRelationError
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
-from pytest_trainsafe.judges.refine.relations.declared import read_declaration, stated_problem
+from pytest_trainsafe.judges.refine.problem.declared import read_declaration, stated_problem
 from tests.support.refine.graphs import RANK, RELATION, SEQUENTIAL
 
 INPUTS: dict[str, str] = {"x, ids": "replica", "up": "concat 1", "down": "concat 0"}

@@ -1,0 +1,147 @@
+"""Mutated graphs: is each refuted at its operator, and is none certified that computes otherwise?
+
+    python benchmarks/bench_refine_mutants.py --random 200 [--seed SEED]
+
+Three captures of whole training steps are mutated, once by each kind of mutation that fits, and
+then at random, on one rank or on all.  Float64 decides whether a mutation changes what the graphs
+compute.  It exits with 1 if a mutation that does is certified.
+
+The right operator follows from float64 and from the relations of the graphs without the mutation:
+a sequential tensor loses its relations if each of them takes a tensor of a rank that changed, and
+the right operators are those that lose theirs while their inputs keep some.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import secrets
+import time
+from collections import Counter
+
+import torch
+
+from pytest_trainsafe.judges.refine.errors import CannotSayError, GraphError
+from pytest_trainsafe.judges.refine.evaluate.run import evaluated, one_thread
+from pytest_trainsafe.judges.refine.problem.declared import stated_problem
+from pytest_trainsafe.judges.refine.problem.problem import Problem
+from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
+from pytest_trainsafe.judges.refine.search.frontier import tensors_of
+from pytest_trainsafe.reference_models import gpt, llama
+from pytest_trainsafe.reference_models.captured import captured
+from pytest_trainsafe.reference_models.graph_mutations import (
+    KINDS,
+    Mutation,
+    changed_tensors,
+    changes_function,
+    drawn,
+    mutated,
+    mutations,
+)
+
+SIZES = {"layers": 1, "hidden": 8, "heads": 4, "seq_len": 8, "batch_size": 2, "vocabulary": 16}
+CAPTURES = {
+    "GPT tp=2 sp": (gpt.train, {"tp": 2, "sp": True}, {"microbatches": 1}),
+    "GPT dp=2 zero=1": (gpt.train, {"dp": 2, "zero": 1}, {"microbatches": 2}),
+    "Llama tp=2": (llama.train, {"tp": 2}, {"microbatches": 1}),
+}
+
+
+def verdict(problem: Problem) -> Proof | Refutation | str:
+    """The proof or refutation, or why nothing can be said or the graph is refused."""
+    try:
+        return prove(problem)
+    except (CannotSayError, GraphError) as error:
+        return type(error).__name__
+
+
+def right_operators(clean: Proof, problem: Problem, other: Problem) -> set[str]:
+    """The sequential tensors that lose their relations first (see above)."""
+    changed = {name for _, name in changed_tensors(problem, other, 1)}
+    lost = {
+        name
+        for name, found in clean.relations.items()
+        if found and all(set(each.names) & changed for each in found)
+    }
+    (run,) = evaluated(problem, 1, [])
+    graph = problem.sequential
+    return {
+        name for name in lost if not lost & set(tensors_of(graph, run.sequential, name))
+    }
+
+
+def by_kind(name: str, clean: Proof, problem: Problem, chance: random.Random) -> list[str]:
+    """One mutation of each kind on all ranks; returns the rows of the table."""
+    rows = []
+    everywhere = range(len(problem.ranks))
+    for kind in KINDS:
+        fitting = mutations(problem.ranks[0], kind)
+        chance.shuffle(fitting)
+        for mutation in fitting[:12]:
+            other = mutated(problem, mutation, everywhere)
+            if changes_function(problem, other, [1]):
+                rows.append(row(name, clean, problem, other, mutation))
+                break
+        else:
+            rows.append(f"{name:16} {kind:34} none of {len(fitting)} changes the results")
+    return rows
+
+
+def row(name: str, clean: Proof, problem: Problem, other: Problem, mutation: Mutation) -> str:
+    found = verdict(other)
+    if isinstance(found, Proof):
+        return f"{name:16} {mutation!s:50} CERTIFIED"
+    if isinstance(found, str):
+        return f"{name:16} {mutation!s:50} {found}"
+    right = found.node.name in right_operators(clean, problem, other)
+    place = "at the right operator" if right else "elsewhere"
+    return f"{name:16} {mutation!s:50} refuted {place}: {found.node.name}"
+
+
+def at_random(problem: Problem, chance: random.Random) -> str:
+    """The outcome of one random mutation on one rank or all."""
+    number = chance.randrange(len(problem.ranks))
+    mutation = drawn(problem.ranks[number], chance)
+    everywhere = chance.random() < 0.5
+    other = mutated(problem, mutation, range(len(problem.ranks)) if everywhere else [number])
+    changes = changes_function(problem, other)
+    found = verdict(other)
+    kind = "refused" if isinstance(found, str) else type(found).__name__.lower()
+    if isinstance(found, Proof) and changes:
+        print(f"CERTIFIED, although it computes otherwise: {mutation}")
+    return f"{kind}, {'another function' if changes else 'the same function'}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--random", type=int, default=200, help="How many random mutations")
+    parser.add_argument("--seed", type=int, help="The seed of the mutations; drawn by default")
+    given = parser.parse_args()
+    seed = secrets.randbelow(1 << 32) if given.seed is None else given.seed
+    print(f"torch {torch.__version__}, seed {seed}", flush=True)
+    chance = random.Random(seed)
+    problems = {}
+    wrong = 0
+    for name, (program, axes, settings) in CAPTURES.items():
+        found = captured(program, axes, **SIZES, **settings)
+        problems[name] = stated_problem(found.sequential, found.ranks, found.relation)
+        clean = prove(problems[name])
+        assert isinstance(clean, Proof), name
+        rows = by_kind(name, clean, problems[name], chance)
+        wrong += sum("CERTIFIED" in each for each in rows)
+        print("\n".join(rows), flush=True)
+        right = sum("at the right operator" in each for each in rows)
+        print(f"{name}: {right} of {len(rows)} refuted at the right operator", flush=True)
+    counts: Counter[str] = Counter()
+    start = time.process_time()
+    for _ in range(given.random):
+        counts[at_random(problems[chance.choice(sorted(problems))], chance)] += 1
+    for outcome, count in sorted(counts.items()):
+        print(f"{count:5} {outcome}")
+    print(f"{time.process_time() - start:.0f} CPU s for {given.random} random mutations")
+    return int(wrong + counts["proof, another function"] > 0)
+
+
+if __name__ == "__main__":
+    with one_thread():
+        raise SystemExit(main())

@@ -1,0 +1,186 @@
+"""Calls of torch.distributed in a captured graph, as nodes of collectives, sends and receives.
+
+torch.distributed writes into tensors that it is given.  Here a collective is a functional node and,
+where the call writes its result into another tensor, a copy into that one.  A process group is
+named by its ranks: "ranks 0 2".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from pytest_trainsafe.judges.refine.errors import GraphError
+from pytest_trainsafe.judges.refine.graphs.graph import Argument, Node, Ref
+from pytest_trainsafe.judges.refine.mesh import RANKS
+
+SPACE = "c10d."
+#: torch.distributed.ReduceOp, by number.
+_KINDS = {0: "sum", 1: "avg", 3: "min", 4: "max"}
+
+#: What a call returns, by the places of its items; a Work has none.
+Result = tuple[Any, ...]
+
+
+def group_name(script: Any) -> str:
+    """The name of the process group that a script object holds, while it exists."""
+    group = torch.distributed.ProcessGroup.unbox(script)
+    return named(torch.distributed.get_process_group_ranks(group))
+
+
+def named(ranks: Sequence[int]) -> str:
+    return RANKS + " ".join(map(str, ranks))
+
+
+class Calls:
+    """Translates the calls of one graph; `objects` has the script objects by their nodes' names."""
+
+    def __init__(self, objects: Mapping[str, Any]) -> None:
+        self.objects = objects
+        self.results: dict[str, Any] = {}
+
+    def item(self, name: str, index: int) -> Any:
+        """The item of a call's result: a Ref, a list of results, or None for a Work."""
+        found = self.results[name]
+        return found[index] if isinstance(found, tuple) and index < len(found) else None
+
+    def nodes(self, node: Node) -> Iterator[Node]:
+        """The nodes that do what a call of torch.distributed does."""
+        short = node.operator.split(".")[1]
+        translate = _CALLS.get(short)
+        if translate is None:
+            raise GraphError(
+                f"{node} calls torch.distributed's {short}, which no graph holds; it holds "
+                f"{', '.join(sorted(_CALLS))}"
+            )
+        nodes, result = translate(self, node)
+        self.results[node.name] = result
+        yield from nodes
+
+    def group(self, argument: Argument) -> str:
+        assert isinstance(argument, Ref)
+        return group_name(self.objects[argument.name])
+
+    def ranks(self, argument: Argument) -> list[int]:
+        return [int(rank) for rank in self.group(argument).removeprefix(RANKS).split()]
+
+    def kind(self, node: Node, argument: Argument) -> str:
+        assert isinstance(argument, Ref)
+        number = int(self.objects[argument.name].op())
+        if number not in _KINDS:
+            raise GraphError(f"{node} reduces by the ReduceOp {number}, which has no semantics")
+        return _KINDS[number]
+
+
+Translated = tuple[list[Node], Result]
+
+
+def _node(node: Node, name: str, operator: str, *args: Argument) -> Node:
+    full = f"{node.name}.{name}" if name else node.name
+    return Node(full, operator, args, {}, None, None, node.source, node.module, node.line)
+
+
+def _written(node: Node, output: Argument, collective: Node, result: Any = None) -> Translated:
+    copy = _node(node, "", "aten.copy_.default", output, Ref(collective.name))
+    return [collective, copy], (Ref(node.name), None) if result is None else result
+
+
+def _all_reduce(calls: Calls, node: Node) -> Translated:
+    tensors, group, op = node.args[:3]
+    assert isinstance(tensors, tuple)
+    kind, name = calls.kind(node, op), calls.group(group)
+    made = [
+        _node(node, str(number), "_c10d_functional.all_reduce_.default", each, kind, name)
+        for number, each in enumerate(tensors)
+    ]
+    return made, (tuple(Ref(each.name) for each in made), None)
+
+
+def _all_gather(calls: Calls, node: Node) -> Translated:
+    output, part, group = node.args[:3]
+    size, name = len(calls.ranks(group)), calls.group(group)
+    operator = "_c10d_functional.all_gather_into_tensor.default"
+    return _written(node, output, _node(node, "gathered", operator, part, size, name))
+
+
+def _all_gather_lists(calls: Calls, node: Node) -> Translated:
+    outputs, parts, group = node.args[:3]
+    assert isinstance(outputs, tuple)
+    assert isinstance(parts, tuple)
+    size, name = len(calls.ranks(group)), calls.group(group)
+    nodes: list[Node] = []
+    results = []
+    for number, (row, part) in enumerate(zip(outputs, parts, strict=True)):
+        assert isinstance(row, tuple)
+        # A new first dimension, along which the parts of all ranks are taken apart again.
+        rows = _node(node, f"rows{number}", "aten.unsqueeze.default", part, 0)
+        operator = "_c10d_functional.all_gather_into_tensor.default"
+        whole = _node(node, f"gathered{number}", operator, Ref(rows.name), size, name)
+        nodes += [rows, whole]
+        made = []
+        for index, output in enumerate(row):
+            one = f"part{number}_{index}"
+            part_of = _node(node, one, "aten.select.int", Ref(whole.name), 0, index)
+            copy = f"{number}_{index}"
+            nodes += [
+                part_of,
+                _node(node, copy, "aten.copy_.default", output, Ref(part_of.name)),
+            ]
+            made.append(Ref(f"{node.name}.{copy}"))
+        results.append(tuple(made))
+    return nodes, (tuple(results), None)
+
+
+def _reduce_scatter(calls: Calls, node: Node) -> Translated:
+    output, whole, group, op = node.args[:4]
+    size, name, kind = len(calls.ranks(group)), calls.group(group), calls.kind(node, op)
+    operator = "_c10d_functional.reduce_scatter_tensor.default"
+    return _written(node, output, _node(node, "scattered", operator, whole, kind, size, name))
+
+
+def _all_to_all(calls: Calls, node: Node) -> Translated:
+    output, x, group, received, sent = node.args[:5]
+    operator = "_c10d_functional.all_to_all_single.default"
+    moved = _node(node, "moved", operator, x, received, sent, calls.group(group))
+    return _written(node, output, moved, (None,))
+
+
+def _broadcast(calls: Calls, node: Node) -> Translated:
+    tensors, group, root = node.args[:3]
+    assert isinstance(tensors, tuple)
+    assert isinstance(root, int)
+    name, source = calls.group(group), calls.ranks(group)[root]
+    made = [
+        _node(node, str(number), "_c10d_functional.broadcast_.default", each, source, name)
+        for number, each in enumerate(tensors)
+    ]
+    return made, (tuple(Ref(each.name) for each in made), None)
+
+
+def _sent(operator: str) -> Callable[[Calls, Node], Translated]:
+    def translate(calls: Calls, node: Node) -> Translated:
+        tensors, group, other, tag = node.args[:4]
+        assert isinstance(tensors, tuple)
+        assert isinstance(other, int)
+        rank = calls.ranks(group)[other]
+        made = [
+            _node(node, str(number), operator, each, rank, tag)
+            for number, each in enumerate(tensors)
+        ]
+        return made, (None,)
+
+    return translate
+
+
+def _nothing(calls: Calls, node: Node) -> Translated:
+    return [], (None,)
+
+
+_CALLS: dict[str, Callable[[Calls, Node], Translated]] = {
+    "allreduce_": _all_reduce, "_allgather_base_": _all_gather, "allgather_": _all_gather_lists,
+    "_reduce_scatter_base_": _reduce_scatter, "alltoall_base_": _all_to_all,
+    "broadcast_": _broadcast, "send": _sent("p2p.send"), "recv_": _sent("p2p.recv_"),
+    "barrier": _nothing,
+}  # fmt: skip

@@ -22,6 +22,7 @@ import msgspec
 import torch
 
 from pytest_trainsafe.core.rank import Rank, become
+from pytest_trainsafe.core.schedule import Schedule
 from pytest_trainsafe.launch import data, rank
 from pytest_trainsafe.launch.collectives import ledger
 from pytest_trainsafe.launch.console import breakpoints
@@ -34,7 +35,7 @@ from pytest_trainsafe.launch.task import Task
 from pytest_trainsafe.launch.threads.exchange import Exchange, Output, parts
 from pytest_trainsafe.launch.threads.install import install
 from pytest_trainsafe.launch.threads.refusals import refuse_frameworks
-from pytest_trainsafe.launch.threads.schedule import Schedule
+from pytest_trainsafe.launch.threads.schedule import Order
 from pytest_trainsafe.launch.threads.turns import Turns
 
 #: The exit code of a process whose ranks could not go on.
@@ -75,8 +76,8 @@ class _Group:
         self._turn = TurnFile(folder)
         self._output = Output()
         self._exchange = Exchange(parts(self._output))
-        schedule = Schedule()
-        self._turns = Turns(schedule.order(), self._switch, self._stuck)
+        schedule = task.schedule or Schedule()
+        self._turns = Turns(Order(schedule), self._switch, self._stuck)
         self._failed = self._unwritten = False
         ledger.wrap()
         install(self._turns, schedule)

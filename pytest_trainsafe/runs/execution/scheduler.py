@@ -107,7 +107,9 @@ class Scheduler:
             # in two threads at once may fail (`sources._parse`).  The result is cached.
             self._parsed.add(code)
             sources(Path(code[0]), code[1], code[2])
-        self.executor.groups.launchers.load(script=as_script(spec))
+        self.executor.groups.launchers.load(
+            script=as_script(spec), scheduled=spec.schedule is not None
+        )
         if spec.replay is not None and spec.replay not in self.scheduled:
             # This Run waits for the other, so the other must not queue up behind it.
             self._schedule(spec.replay, around, behind)

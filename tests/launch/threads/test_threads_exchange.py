@@ -22,8 +22,8 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from pytest_trainsafe.core.rank import current_rank
 from pytest_trainsafe.core.rank import state as rank_state
+from pytest_trainsafe.core.schedule import Schedule
 from pytest_trainsafe.launch.threads import modules
-from pytest_trainsafe.launch.threads.schedule import Schedule
 from pytest_trainsafe.record.adapter import activate
 
 WORLD = 3

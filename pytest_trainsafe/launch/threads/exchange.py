@@ -22,7 +22,7 @@ import torch
 
 from pytest_trainsafe.compat.distributed.rank_worlds import DTENSOR_RANDOM, WORLD, RankWorld
 from pytest_trainsafe.core.rank import state as rank_state
-from pytest_trainsafe.core.rank.state import ABSENT, keep_per_rank
+from pytest_trainsafe.core.rank.state import ABSENT, Replaced, keep_per_rank
 from pytest_trainsafe.launch.threads.imports import ImportNotes
 from pytest_trainsafe.launch.threads.modules import ProgramModules
 
@@ -247,7 +247,11 @@ class Attributes:
 
     def __init__(self) -> None:
         self._base: dict[tuple[str, str], Any] = {}
+        #: The keys of `_base` by module: a look-up for each attribute would cost as much again.
+        self._in_module: dict[str, list[tuple[str, str]]] = {}
         self._seen: set[tuple[str, tuple[str, ...]]] = set()
+        #: What was replaced, each with the namespace that has it; None for a cell of a closure.
+        self._replaced: list[tuple[tuple[int, str], Replaced, Mapping[str, Any] | None]] = []
         ImportNotes(self._names, lambda module: self._find_base())
         rank_state.on_declared.append(self._find_base)
 
@@ -261,24 +265,33 @@ class Attributes:
     def save(self) -> dict[Any, Any]:
         """The values of the current rank."""
         self._find_base()
-        found: dict[Any, Any] = {
-            where: vars(sys.modules[where[0]]).get(where[1], ABSENT) for where in self._base
-        }
-        for where, each in rank_state.replaced.items():
-            found[where] = rank_state.read(each.owner, each.name)
+        found: dict[Any, Any] = {}
+        for module, places in self._in_module.items():
+            variables = vars(sys.modules[module])
+            for where in places:
+                found[where] = variables.get(where[1], ABSENT)
+        for place, each, namespace in self._all_replaced():
+            found[place] = _value(each, namespace)
         return found
 
     def restore(self, values: Mapping[Any, Any]) -> None:
         """Gives the attributes the values of another rank, or those from before any rank ran."""
-        for where in self._base:
-            module, name = sys.modules[where[0]], where[1]
-            value = values[where] if where in values else self._fresh(where)
-            if vars(module).get(name, ABSENT) is not value:
-                rank_state.write(module, name, value)
-        for place, each in rank_state.replaced.items():
+        for module, places in self._in_module.items():
+            variables = vars(sys.modules[module])
+            for where in places:
+                value = values[where] if where in values else self._fresh(where)
+                if variables.get(where[1], ABSENT) is not value:
+                    rank_state.write(sys.modules[module], where[1], value)
+        for place, each, namespace in self._all_replaced():
             value = values.get(place, each.original)
-            if rank_state.read(each.owner, each.name) is not value:
+            if _value(each, namespace) is not value:
                 rank_state.write(each.owner, each.name, value)
+
+    def _all_replaced(self) -> list[tuple[tuple[int, str], Replaced, Mapping[str, Any] | None]]:
+        if len(self._replaced) < len(rank_state.replaced):  # nothing is ever taken out
+            new = list(rank_state.replaced.items())[len(self._replaced) :]
+            self._replaced += [(place, each, _namespace(each.owner)) for place, each in new]
+        return self._replaced
 
     def _names(self) -> set[str]:
         return {each.module for each in rank_state.modules.values()}
@@ -299,7 +312,21 @@ class Attributes:
                     # A variable that appears later is that of the rank which made it.
                     value = ABSENT if key in self._seen else vars(module).get(name, ABSENT)
                     self._base[each.module, name] = copy.copy(value) if each.copied else value
+                    self._in_module.setdefault(each.module, []).append((each.module, name))
             self._seen.add(key)
+
+
+def _namespace(owner: Any) -> Mapping[str, Any] | None:
+    try:
+        return vars(owner)
+    except TypeError:  # a cell has no __dict__
+        return None
+
+
+def _value(each: Replaced, namespace: Mapping[str, Any] | None) -> Any:
+    if namespace is None:
+        return rank_state.read(each.owner, each.name)
+    return namespace.get(each.name, ABSENT)
 
 
 def parts(output: Output) -> list[Part]:

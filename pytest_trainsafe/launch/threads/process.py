@@ -54,7 +54,10 @@ def run_ranks(
         forked_rank.detach()
         forked_rank.become(environs[0], cwd)
         task = msgspec.msgpack.decode(task_file.read_bytes(), type=Task)
+        before = set(sys.modules)
         code = _Group(task, task_file.parent).run(environs, gate)
+        if code == 0:  # the modules are now those of the rank that ended last
+            forked_rank.tell_imports(RankFiles(task_file.parent, 0), before)
     except BaseException:
         traceback.print_exc()
     rank.leave(code)

@@ -209,7 +209,8 @@ def fuzz(bug: Bug, examples: int, most: int, launcher: str = "auto") -> Found:
     keywords = {**axes, "args": arguments, "candidate_args": {"bug": bug.name}}
     recorder = Recorder()
     with tempfile.TemporaryDirectory(prefix="trainsafe-fuzz-") as temporary:
-        name = bug.name.replace("-", "_")
+        # Python keeps a module by its name, and a bug may be fuzzed twice.
+        name = f"{bug.name.replace('-', '_')}_{launcher}"
         test = Path(temporary, f"test_{name}.py")
         Path(temporary, "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
         text = TEST.format(program=bug.program, examples=examples, most=most, keywords=keywords)

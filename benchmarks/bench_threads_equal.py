@@ -46,14 +46,14 @@ ROWS: Sequence[Row] = (
     (gpt, {"tp": 2, "cp": 2, "dp": 2}, {}, False),
     (gpt, {"tp": 4, "dp": 2, "zero": 1}, {}, False),
     (gpt, {"cp": 4, "tp": 2}, {"cp_method": "ring"}, False),
-    (gpt, {"dp": 8}, {"batch_size": 8}, False),
+    (gpt, {"dp": 8}, {"microbatches": 8}, False),
     (llama, {"tp": 2, "sp": True}, {}, True),
     (llama, {"cp": 2}, {}, True),
     (llama, {"pp": 2}, FOUR, True),
     (llama, {"tp": 2, "cp": 2, "dp": 2}, {}, False),
     (moe, {"dp": 2, "ep": 2}, {}, True),
     (moe, {"tp": 2, "dp": 2, "ep": 2}, {}, True),
-    (moe, {"dp": 4, "ep": 4, "tp": 2}, {"batch_size": 4}, False),
+    (moe, {"dp": 4, "ep": 4, "tp": 2}, {"microbatches": 4}, False),
 )
 
 

@@ -130,7 +130,7 @@ class Point:
     def coordinates(self, rank: int) -> OverMesh:
         """The position of a rank on every mesh axis."""
         assert 0 <= rank < self.world_size, (rank, self)
-        return _coordinates(self.mesh, self.values, rank)
+        return _coordinates(self.mesh, self._plain.values, rank)
 
     def replace(self, **axes: AxisValue) -> Point:
         """This Point with some axes changed or added."""

@@ -15,6 +15,7 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from types import CellType
 from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -343,10 +344,11 @@ def _copied(value: Any) -> Any:
 
 
 def _namespace(owner: Any) -> Mapping[str, Any] | None:
-    try:
-        return vars(owner)
-    except TypeError:  # a cell has no __dict__
+    """Where an owner keeps its attributes; None for a cell, which has no `__dict__`."""
+    if isinstance(owner, CellType):
         return None
+    found: Mapping[str, Any] = vars(owner)
+    return found
 
 
 def _value(each: Replaced, namespace: Mapping[str, Any] | None) -> Any:

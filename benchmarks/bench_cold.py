@@ -70,6 +70,9 @@ def test_mlp(candidate_trace, reference_trace):
 #: What is measured: the file with the tests, the words after it, and whether the cache is kept.
 COMMANDS = {
     "one Point of an MLP, reference cached": ("test_mlp.py", [], True),
+    "the same, with --trainsafe-launcher threads": (
+        *("test_mlp.py", ["--trainsafe-launcher", "threads"], True),
+    ),
     "four Points of the demo, no cache": (
         "test_gpt.py",
         ["--trainsafe-sweep", "tp=1,2", "cp=1,2"],

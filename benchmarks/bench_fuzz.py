@@ -9,6 +9,7 @@ take about an hour on two cores:
     python benchmarks/bench_fuzz.py
     python benchmarks/bench_fuzz.py --only cp-layernorm-grads zero-gather-lost
     python benchmarks/bench_fuzz.py --cover     # which bugs covering designs trigger; no Runs
+    python benchmarks/bench_fuzz.py --beside    # each bug with the launchers threads and warm
 """
 
 from __future__ import annotations
@@ -104,9 +105,12 @@ def main() -> None:
     hypothesis.settings.register_profile("benchmark", database=None)
     hypothesis.settings.load_profile("benchmark")
     wanted = [bug for bug in BUGS if not asked.only or bug.name in asked.only]
+    if asked.beside:
+        beside(wanted, asked.examples, asked.max_world_size, facts)
+        return
     found = []
     for bug in wanted:
-        found.append(fuzz(bug, asked.examples, asked.max_world_size))
+        found.append(fuzz(bug, asked.examples, asked.max_world_size, asked.launcher))
         axes = " ".join(found[-1].axes) or "not found"
         print(f"{bug.name}: {axes}, {found[-1].seconds:.0f} s", file=sys.stderr, flush=True)
     rows = [
@@ -145,6 +149,33 @@ def main() -> None:
     sys.exit(right < 0.9 * len(found))
 
 
+def beside(bugs: list[Bug], examples: int, most: int, facts: dict[str, object]) -> None:
+    """Fuzzes each bug with ranks that share a process and with processes, in turns."""
+    figures: list[dict[str, object]] = []
+    for number, bug in enumerate(bugs):
+        names = ("threads", "warm") if number % 2 else ("warm", "threads")
+        found = {name: fuzz(bug, examples, most, name) for name in names}
+        ours, theirs = found["threads"], found["warm"]
+        figures.append(
+            {
+                "bug": bug.name,
+                "threads": " ".join(ours.axes) or ours.error or "not found",
+                "warm": " ".join(theirs.axes) or theirs.error or "not found",
+                "threads_seconds": ours.seconds,
+                "warm_seconds": theirs.seconds,
+                "ratio": ours.seconds / theirs.seconds,
+            }
+        )
+        print(figures[-1], file=sys.stderr, flush=True)
+    shown = [[f"{v:.2f}" if isinstance(v, float) else v for v in row.values()] for row in figures]
+    show("Planted bugs, fuzzed with two launchers", list(figures[0]), shown)
+    totals = [sum(float(str(row[f"{name}_seconds"])) for row in figures) for name in names]
+    same = sum(row["threads"] == row["warm"] for row in figures)
+    ratio = totals[names.index("threads")] / totals[names.index("warm")]
+    print(f"  {same} of {len(figures)} alike, in {ratio:.2f} of the time with threads.")
+    finish("fuzz_beside", facts, {"examples": examples, "bugs": figures})
+
+
 def cover(most: int, facts: dict[str, object]) -> None:
     """Shows at how many Points of a covering design each bug acts, by the catalogue's triggers."""
     rows: list[list[object]] = []
@@ -171,19 +202,21 @@ def cover(most: int, facts: dict[str, object]) -> None:
     finish("fuzz", facts, {"cover": rows})
 
 
-def fuzz(bug: Bug, examples: int, most: int) -> Found:
+def fuzz(bug: Bug, examples: int, most: int, launcher: str = "auto") -> Found:
     """Fuzzes a bug in a new pytest session."""
     arguments = {**SMALL, **bug.arguments}
     axes = {name: each for name, each in AXES[bug.program].items() if name not in arguments}
     keywords = {**axes, "args": arguments, "candidate_args": {"bug": bug.name}}
     recorder = Recorder()
     with tempfile.TemporaryDirectory(prefix="trainsafe-fuzz-") as temporary:
-        name = bug.name.replace("-", "_")
+        # Python keeps a module by its name, and a bug may be fuzzed twice.
+        name = f"{bug.name.replace('-', '_')}_{launcher}"
         test = Path(temporary, f"test_{name}.py")
         Path(temporary, "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
         text = TEST.format(program=bug.program, examples=examples, most=most, keywords=keywords)
         test.write_text(text, encoding="utf-8")
         words = ["-p", "no:terminal", "--trainsafe-localize=off", "--rootdir", temporary]
+        words += ["--trainsafe-launcher", launcher]
         began = time.perf_counter()
         pytest.main([*words, str(test)], plugins=[recorder])
         seconds = time.perf_counter() - began
@@ -226,6 +259,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", metavar="NAME", help="Fuzz only these bugs")
     parser.add_argument("--examples", type=int, default=100, help="The most examples per bug")
     parser.add_argument("--max-world-size", type=int, default=4)
+    parser.add_argument("--launcher", default="auto", help="As --trainsafe-launcher")
+    parser.add_argument("--beside", action="store_true", help="Compare the launchers threads, warm")
     parser.add_argument("--cover", action="store_true", help="Covering designs, without Runs")
     parser.add_argument("--quick", action="store_true", help="Two bugs, 30 examples each")
     asked = parser.parse_args()

@@ -124,6 +124,7 @@ def judged(session: Session, point: Point) -> float:
     if failure:
         raise SystemExit(f"a clean program did not pass, so nothing was measured:\n{failure}")
     session.discard(candidate)
+    session.retirement.drop(keep=set())  # else the next one would take over these Runs
     return seconds
 
 

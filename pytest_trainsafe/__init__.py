@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         assert_resumable,
         assert_rng,
         assert_same_by,
+        assert_schedule_independent,
         assert_trainsafe,
         expect_rng,
     )
@@ -109,6 +110,7 @@ __all__ = [
     "assert_resumable",
     "assert_rng",
     "assert_same_by",
+    "assert_schedule_independent",
     "assert_trainsafe",
     "consistent_tensor",
     "context",
@@ -170,6 +172,7 @@ _HOME = {
     "assert_proved_equivalent": "assertions",
     "assert_rng": "assertions",
     "assert_same_by": "assertions",
+    "assert_schedule_independent": "assertions",
     "assert_trainsafe": "assertions",
     "consistent_tensor": "record.model.consistent",
     "context": "record.current",

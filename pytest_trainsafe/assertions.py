@@ -10,12 +10,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_trainsafe.core.usage import shown as described
-from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, TrainsafeError
+from pytest_trainsafe.errors import ArgumentTypeError, TrainsafeError
 from pytest_trainsafe.judges.arguments import (
+    require_alike,
     require_expectations,
     require_fixture,
     require_options,
     require_recorded,
+    require_repeatable,
+    require_repeats,
 )
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.sweep.expectation import Expectation, expect_rng
@@ -44,6 +47,7 @@ __all__ = [
     "assert_resumable",
     "assert_rng",
     "assert_same_by",
+    "assert_schedule_independent",
     "assert_trainsafe",
     "expect_rng",
 ]
@@ -179,12 +183,7 @@ def assert_rng(
     require_expectations("assert_rng", expect)
     require_options("assert_rng", (), accept)
     accepted = {*require_known(accept)}
-    if hasattr(reference, "prefetch") and not hasattr(candidate, "prefetch"):
-        raise ArgumentTypeError(
-            "assert_rng was given a recorded trace and the fixture reference_trace; instead of the "
-            "fixture pass reference_trace.at(dtype), where dtype is that of the recorded trace, "
-            'such as "float64"'
-        )
+    require_alike(candidate, reference)
     try:
         trace = _first_rung(candidate)
         whole = None if reference is None else _first_rung(reference)
@@ -215,24 +214,33 @@ def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
     __tracebackhide__ = True
     from pytest_trainsafe.judges.replay.determinism.judge import DeterminismJudge
 
-    if not hasattr(candidate, "prefetch"):
-        raise ArgumentTypeError(
-            f"assert_deterministic was given {described(candidate)}; pass the fixture "
-            "candidate_trace or reference_trace, whose Run is repeated. To compare two recorded "
-            "traces, call assert_equivalent; without `perturbed` and `shadow` it requires equal "
-            "bits"
-        )
-    if type(repeats) is not int:
-        raise ArgumentTypeError(
-            f"assert_deterministic was given {described(repeats)} as repeats; repeats must be "
-            "the number of Runs, such as 2"
-        )
-    if repeats < 2:
-        raise ArgumentError(
-            f"assert_deterministic was given repeats={repeats}; repeats must be 2 or more, because "
-            "Runs are compared with each other"
-        )
+    require_repeatable(
+        candidate,
+        "assert_deterministic",
+        ". To compare two recorded traces, call assert_equivalent; without `perturbed` and "
+        "`shadow` it requires equal bits",
+    )
+    require_repeats(repeats)
     _require_pass(_judgement_of(DeterminismJudge(repeats), candidate))
+
+
+def assert_schedule_independent(candidate: Traces, *, accept: Collection[str] = ()) -> None:
+    """Asserts that the results do not depend on when asynchronous collectives complete.
+
+    Takes the fixture `candidate_trace` or `reference_trace`.  Runs its program twice, in ranks that
+    share a process (the launcher `threads`), in the first dtype that the test judges: once each
+    asynchronous call completes when it is issued, and once when the program waits for it.  All bits
+    must be equal.  A failure names the lines that issued the call and used its buffer too early.
+    Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, and
+    ArgumentError for an invalid argument.
+    """
+    __tracebackhide__ = True
+    from pytest_trainsafe.judges.contract import JudgeOptions
+    from pytest_trainsafe.judges.replay.schedules.judge import ScheduleJudge
+
+    require_repeatable(candidate, "assert_schedule_independent", " in two schedules")
+    require_options("assert_schedule_independent", (), accept)
+    _require_pass(_judgement_of(ScheduleJudge(), candidate, JudgeOptions((), frozenset(accept))))
 
 
 def assert_invariants(
@@ -330,11 +338,7 @@ def assert_same_by(
     from pytest_trainsafe.judges.metamorphic.judge import RelationJudge
     from pytest_trainsafe.judges.metamorphic.relations.offers import find_relation
 
-    if not hasattr(candidate, "prefetch"):
-        raise ArgumentTypeError(
-            f"assert_same_by was given {described(candidate)} after the relation; pass the "
-            "fixture candidate_trace or reference_trace, whose Run is repeated with a change"
-        )
+    require_repeatable(candidate, "assert_same_by", " with a change", "after the relation")
     found = find_relation(candidate.case.program, relation, "assert_same_by")
     require_options("assert_same_by", loosen, accept)
     options = JudgeOptions(loosen, frozenset(accept))
@@ -367,11 +371,7 @@ def assert_kept_relations(
     from pytest_trainsafe.judges.metamorphic.find import assert_or_find
     from pytest_trainsafe.judges.metamorphic.relations.offers import find_relations
 
-    if not hasattr(candidate, "prefetch"):
-        raise ArgumentTypeError(
-            f"assert_kept_relations was given {described(candidate)}; pass the fixture "
-            "candidate_trace or reference_trace, whose Run is repeated with changes"
-        )
+    require_repeatable(candidate, "assert_kept_relations", " with changes")
     if not isinstance(file, (str, os.PathLike)):
         raise ArgumentTypeError(
             f"assert_kept_relations was given {described(file)} as its file; pass the path of "

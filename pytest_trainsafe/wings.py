@@ -32,6 +32,7 @@ CHECKS = (
 EVENTS = (
     "pytest_trainsafe.judges.learn.events.file",
     "pytest_trainsafe.judges.replay.checkpoints.events",
+    "pytest_trainsafe.judges.replay.schedules.events",
     "pytest_trainsafe.judges.exact.events",
 )
 
@@ -43,6 +44,7 @@ INSTRUMENTS = (
     "pytest_trainsafe.judges.replay.checkpoints.instrument.restarting:Restarting",
     "pytest_trainsafe.judges.replay.determinism.instrument.repeating:Repeating",
     "pytest_trainsafe.judges.replay.resume.instrument.state:StateRecorder",
+    "pytest_trainsafe.judges.replay.schedules.instrument:EarlyUses",
     "pytest_trainsafe.judges.learn.instrument.observing:Observing",
 )
 

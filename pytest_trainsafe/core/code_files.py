@@ -28,7 +28,7 @@ RANK_SIDE = (
     *("judges/metamorphic/relations", "judges/replay/per_example"),
     *("judges/replay/checkpoints/events", "judges/replay/checkpoints/instrument"),
     *("judges/replay/determinism/instrument", "judges/replay/resume/instrument"),
-    "judges/replay/rng/instrument",
+    *("judges/replay/rng/instrument", "judges/replay/schedules/instrument"),
 )
 
 #: This package's own folder.

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pytest_trainsafe.core.mesh import DEFAULT, ROLES, Mesh, OverMesh, coordinates_over, sizes_over
@@ -119,7 +120,7 @@ class Point:
     @property
     def sizes(self) -> OverMesh:
         """The size of every mesh axis."""
-        return sizes_over(self.mesh, dict(self.values))
+        return _sizes(self.mesh, self.values)
 
     @property
     def world_size(self) -> int:
@@ -129,7 +130,7 @@ class Point:
     def coordinates(self, rank: int) -> OverMesh:
         """The position of a rank on every mesh axis."""
         assert 0 <= rank < self.world_size, (rank, self)
-        return coordinates_over(self.sizes, rank)
+        return _coordinates(self.mesh, self._plain.values, rank)
 
     def replace(self, **axes: AxisValue) -> Point:
         """This Point with some axes changed or added."""
@@ -175,3 +176,14 @@ def _word(axis: str, value: AxisValue) -> str:
     else:
         word = value if axis == "dtype" else f"{axis}{value}"
     return re.sub(r"[^a-z0-9]", "", word.lower())
+
+
+# A recorder asks for each tensor, and a Point has few ranks.
+@lru_cache(maxsize=1024)
+def _sizes(mesh: Mesh, values: tuple[tuple[str, AxisValue], ...]) -> OverMesh:
+    return sizes_over(mesh, dict(values))
+
+
+@lru_cache(maxsize=4096)
+def _coordinates(mesh: Mesh, values: tuple[tuple[str, AxisValue], ...], rank: int) -> OverMesh:
+    return coordinates_over(_sizes(mesh, values), rank)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from pytest_trainsafe.core.usage import shown as described
-from pytest_trainsafe.errors import ArgumentTypeError
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.sweep.expectation import Expectation
 
@@ -29,6 +29,42 @@ def require_fixture(traces: object, role: str) -> None:
         raise ArgumentTypeError(
             f"assert_trainsafe was given the {getattr(traces, 'role', '')} as its {role}; call "
             f"{call}"
+        )
+
+
+def require_alike(candidate: object, reference: object) -> None:
+    """Raises ArgumentTypeError for a fixture as reference of a candidate that is a trace."""
+    if hasattr(reference, "prefetch") and not hasattr(candidate, "prefetch"):
+        raise ArgumentTypeError(
+            "assert_rng was given a recorded trace and the fixture reference_trace; instead of the "
+            "fixture pass reference_trace.at(dtype), where dtype is that of the recorded trace, "
+            'such as "float64"'
+        )
+
+
+def require_repeatable(given: object, function: str, how: str, place: str = "") -> None:
+    """Raises ArgumentTypeError unless `given` is a fixture, whose Run `function` repeats.
+
+    `how` ends the message: what the Run is repeated with; `place` says which argument it is.
+    """
+    if not hasattr(given, "prefetch"):
+        raise ArgumentTypeError(
+            f"{function} was given {described(given)}{f' {place}' if place else ''}; pass the "
+            f"fixture candidate_trace or reference_trace, whose Run is repeated{how}"
+        )
+
+
+def require_repeats(repeats: object) -> None:
+    """Raises ArgumentTypeError or ArgumentError unless `repeats` is a number of Runs."""
+    if type(repeats) is not int:
+        raise ArgumentTypeError(
+            f"assert_deterministic was given {described(repeats)} as repeats; repeats must be "
+            "the number of Runs, such as 2"
+        )
+    if repeats < 2:
+        raise ArgumentError(
+            f"assert_deterministic was given repeats={repeats}; repeats must be 2 or more, because "
+            "Runs are compared with each other"
         )
 
 

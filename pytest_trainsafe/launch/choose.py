@@ -24,6 +24,9 @@ BUILT_IN = {
     "threads": "pytest_trainsafe.launch.threads.launcher:make",
 }
 
+#: The launcher that keeps Schedules.
+SCHEDULING = "threads"
+
 
 class LauncherError(DeclarationError):
     """A launcher that a project added cannot be made; the message says which and why."""
@@ -56,19 +59,20 @@ class Launchers:
         self._made: dict[str, Launcher] = {}
         self._lock = threading.Lock()
 
-    def of(self, *, script: bool, stop: threading.Event) -> Launcher:
+    def of(self, *, script: bool, stop: threading.Event, scheduled: bool = False) -> Launcher:
         """The launcher for a script, or for a function if `script` is false.
 
-        Setting `stop` ends the wait for a launcher that another process is preparing.
+        With `scheduled`, the one whose ranks take turns as a Schedule says.  Setting `stop` ends
+        the wait for a launcher that another process is preparing.
         Raises LauncherError if the launcher cannot be made.
         """
-        name = self._name(script)
+        name = SCHEDULING if scheduled else self._name(script)
         with self._lock:
             if name not in self._made:
                 self._made[name] = _make(name, self._paths[name], self._setup, stop)
             return self._made[name]
 
-    def load(self, *, script: bool) -> None:
+    def load(self, *, script: bool, scheduled: bool = False) -> None:
         """Imports the module of a launcher.  Ignores errors, because `of` raises them.
 
         The main thread calls this before other threads call `of`.  pytest builds the syntax trees
@@ -76,7 +80,7 @@ class Launchers:
         once may fail (python/cpython#106905).
         """
         with contextlib.suppress(Exception):
-            resolve_name(self._paths[self._name(script)])
+            resolve_name(self._paths[SCHEDULING if scheduled else self._name(script)])
 
     def _name(self, script: bool) -> str:
         if self.choice == "auto":

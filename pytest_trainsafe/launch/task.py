@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from pytest_trainsafe.core.schedule import Schedule
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.launch import data
 from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
@@ -47,7 +48,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     Task.  `env` is added to the ranks' environment.  `threads` is OMP_NUM_THREADS of each rank.
     `live` is the label of the ranks' lines that the console shows while they run ("" for no label),
     None to show none.  `debug` is the rank that gets the terminal at a `breakpoint()`, which other
-    ranks ignore; -1 if all ranks ignore it, and None if it is an error.
+    ranks ignore; -1 if all ranks ignore it, and None if it is an error.  `schedule` is how ranks
+    that share a process take turns; a launcher of processes cannot run a Task that has one.
     """
 
     target: Function | Script
@@ -60,6 +62,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str = ""
     live: str | None = None
     debug: int | None = None
+    schedule: Schedule | None = None
 
     @classmethod
     def of(

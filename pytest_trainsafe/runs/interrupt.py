@@ -33,6 +33,6 @@ class Interrupt:
             return
         gc.freeze()
         frames = excinfo.traceback
-        if not self._config.getoption("fulltrace") or hasattr(self._config, "workerinput"):
+        if not self._config.getoption("fulltrace", False) or hasattr(self._config, "workerinput"):
             shown = (n for n in reversed(range(len(frames))) if not frames[n].ishidden(excinfo))
             excinfo.traceback = frames[next(shown, 0) :]

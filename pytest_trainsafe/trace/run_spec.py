@@ -15,6 +15,7 @@ import msgspec
 from pytest_trainsafe.core.mesh import Mesh, MeshAxis
 from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.core.prepared import prepared
+from pytest_trainsafe.core.schedule import Schedule
 from pytest_trainsafe.core.tensor_id import TensorId
 
 #: In low-precision dtypes the relative size of the noise is larger than this.
@@ -101,6 +102,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         resume       the checkpoint that the Run saves, or continues from; None for neither
         order        a permutation of the micro-batches of a step: `ctx.microbatches` gives the
                      number order[n] instead of n; () changes nothing
+        schedule     when asynchronous collectives complete, and which rank runs next: the ranks
+                     then share a process; None for what the launcher does by itself
 
     How it is trusted and changed:
         trusted       whether it is a reference: torch.compile then compiles nothing, and later
@@ -144,6 +147,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     steps: Annotated[int, msgspec.Meta(ge=1, le=2**48)] | None = None
     resume: Resume | None = None
     order: tuple[Annotated[int, msgspec.Meta(ge=0, le=2**31)], ...] = ()
+    schedule: Schedule | None = None
     trusted: bool = False
     perturbation: float = 0.0
     sample: int = 0
@@ -193,6 +197,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             how += f", {does} after step {self.resume.step - 1}"
         if self.order:
             how += f", with micro-batches in the order {', '.join(map(str, self.order))}"
+        if self.schedule is not None:
+            how += f", with asynchronous collectives that complete at {self.schedule.output}"
         return f"{who}, in {self.dtype}{how}"
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,15 @@ def activation_annotations(model: str, config: AnyConfig) -> dict[str, Any]:
     default sizes; they are replaced by those for the sizes of `config`.
     """
     file = Path(__file__).parents[1] / f"{model}.yaml"
-    read: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    read = copy.deepcopy(_read(file))
     for module, blocks in (("linear_qkv", qkv_blocks(config)), ("linear_fc1", fc1_blocks(config))):
         output = read["modules"][module]["output"]
         if "blocks" in output:
             output["blocks"] = list(blocks)
     return read
+
+
+@functools.cache
+def _read(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return found

@@ -30,6 +30,13 @@ def test_reading_an_axis_records_only_that_axis() -> None:
     assert tracked.axes_read == {"sp", "tp"}
 
 
+def test_coordinates_record_no_axis_without_a_size() -> None:
+    tracked = TrackedPoint(POINT)
+
+    assert tracked.coordinates(1)["tp"] == 1
+    assert tracked.axes_read.isdisjoint({"sp", "zero"})
+
+
 def test_iterating_over_the_point_records_all_axes() -> None:
     tracked = TrackedPoint(POINT)
     dict(tracked)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import CellType
 from typing import Any
 
 
@@ -23,7 +24,10 @@ ABSENT = _Absent()
 class ModuleState:
     """Attributes of a module, which may not be imported yet; without `names`, all of them.
 
-    With `copied`, each rank begins with a copy of the value instead of the value itself.
+    A name may have dots: an attribute of a class, or `__defaults__` of a function, in the module.
+    Each rank has its own dicts, lists and sets.
+
+    With `copied`, each rank begins with a copy of any other value, too.
     """
 
     module: str
@@ -79,10 +83,9 @@ def replacing(owner: Any, name: str) -> None:
 
 def read(owner: Any, name: str) -> Any:
     """The owner's own value of an attribute; ABSENT if it has none."""
-    try:
-        return vars(owner).get(name, ABSENT)
-    except TypeError:  # a cell has no __dict__
+    if isinstance(owner, CellType) or name == "__defaults__":  # which are in no __dict__
         return getattr(owner, name)
+    return vars(owner).get(name, ABSENT)
 
 
 def write(owner: Any, name: str, value: Any) -> None:

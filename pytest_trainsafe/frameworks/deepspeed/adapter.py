@@ -32,6 +32,25 @@ from pytest_trainsafe.record.adapter import Adapter, Engine, ParameterAdapter, P
 class DeepSpeed(Adapter):
     """The adapter for DeepSpeed's engine, ZeRO optimizers and experts, and for AutoTP's layouts."""
 
+    per_rank = (
+        ("deepspeed.comm.comm",),
+        ("deepspeed.utils.groups",),
+        ("deepspeed", "dist"),
+        ("deepspeed.runtime.zero.partition_parameters", "zero_init_context", "top_level_context"),
+        ("deepspeed.runtime.zero.partition_parameters", "reuse_buffers", "temp_contiguous_tensor"),
+        ("deepspeed.runtime.zero.partition_parameters", "empty_buffers"),
+        ("deepspeed.runtime.zero.partition_parameters", "Init.param_id"),
+        ("deepspeed.runtime.zero.parameter_offload", "FWD_MODULE_STACK"),
+        (
+            "deepspeed.runtime.zero.parameter_offload",
+            "DeepSpeedZeRoOffload._register_deepspeed_module.__defaults__",
+        ),
+        ("deepspeed.runtime.activation_checkpointing.checkpointing",),
+        ("deepspeed.runtime.pipe.p2p",),
+        ("deepspeed.module_inject.layers", "DEEPSPEED_AUTOTP_MODE"),
+        ("deepspeed.runtime.torch_autocast",),
+    )
+
     def engine(self, model: object) -> Engine | None:
         """The engine as the recorder's `Engine`, if `model` is a `DeepSpeedEngine`; else None."""
         follow_tracker()

@@ -1,4 +1,4 @@
-"""The checks of random numbers and of resume that can be inconclusive, and what each then means."""
+"""The checks of this wing that can be inconclusive, and what each then means."""
 
 from __future__ import annotations
 
@@ -11,4 +11,6 @@ CHECKS = {
     "resume:nothing": "nothing was recorded that could show a wrong resume",
     "resume:rng": "a random stream was not restored, and no result differs because of it",
     "resume:scaler": "a gradient scaler was not restored, and no result differs because of it",
+    "schedule:nothing": "the program issues no asynchronous collective",
+    "schedule:recorded": "the only values that differ were recorded while they were in flight",
 }

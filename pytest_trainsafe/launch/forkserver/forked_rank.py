@@ -45,7 +45,7 @@ def run_rank(
         before = set(sys.modules)
         code = rank.main(task_file, lambda: _prepared(gate))
         if code == 0:
-            _tell_imports(RankFiles(task_file.parent, number), before)
+            tell_imports(RankFiles(task_file.parent, number), before)
     except BaseException:
         traceback.print_exc()
     rank.leave(code)
@@ -114,7 +114,7 @@ def _shuffle() -> None:
         sys.modules["numpy"].random.seed()
 
 
-def _tell_imports(files: RankFiles, before: set[str]) -> None:
+def tell_imports(files: RankFiles, before: set[str]) -> None:
     """Writes a file with the names of installed modules that the task imported.
 
     The fork server then preloads these modules for later ranks.  `before` are the names of the

@@ -119,10 +119,15 @@ class WarmLauncher:
                 return in_private_network(result) if is_private(self.network) else result
             if state.refused:
                 break
+        fallback = self._fallback_for(task, why)
         if why not in self._warned:
             self._warned.add(why)
-            self._warn(f"ranks are started by {self.fallback.name} instead of forked: {why}")
-        return self.fallback.run(task, timeout=timeout, workdir=workdir, stop=stop, environ=environ)
+            self._warn(f"ranks are started by {fallback.name} instead of forked: {why}")
+        return fallback.run(task, timeout=timeout, workdir=workdir, stop=stop, environ=environ)
+
+    def _fallback_for(self, task: Task, why: str) -> Launcher:
+        """The launcher of a task for which no ranks can be forked."""
+        return self.fallback
 
     def begin(
         self, task: Task, workdir: Path, environ: Mapping[str, str] | None = None

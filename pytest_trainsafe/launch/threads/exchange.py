@@ -15,6 +15,7 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from types import CellType
 from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,7 +23,7 @@ import torch
 
 from pytest_trainsafe.compat.distributed.rank_worlds import DTENSOR_RANDOM, WORLD, RankWorld
 from pytest_trainsafe.core.rank import state as rank_state
-from pytest_trainsafe.core.rank.state import ABSENT, keep_per_rank
+from pytest_trainsafe.core.rank.state import ABSENT, Replaced, keep_per_rank
 from pytest_trainsafe.launch.threads.imports import ImportNotes
 from pytest_trainsafe.launch.threads.modules import ProgramModules
 
@@ -247,8 +248,14 @@ class Attributes:
 
     def __init__(self) -> None:
         self._base: dict[tuple[str, str], Any] = {}
+        #: The keys of `_base` by module: a look-up for each attribute would cost as much again.
+        self._in_module: dict[str, list[tuple[str, str]]] = {}
+        #: Those of classes and functions in modules, whose names have dots.
+        self._inside: list[tuple[str, str]] = []
         self._seen: set[tuple[str, tuple[str, ...]]] = set()
-        ImportNotes(self._names, lambda module: self._find_base())
+        #: What was replaced, each with the namespace that has it; None for a cell of a closure.
+        self._replaced: list[tuple[tuple[int, str], Replaced, Mapping[str, Any] | None]] = []
+        self._notes = ImportNotes(self._names, lambda module: self._find_base())
         rank_state.on_declared.append(self._find_base)
 
     def initial(self) -> dict[Any, Any]:
@@ -261,24 +268,38 @@ class Attributes:
     def save(self) -> dict[Any, Any]:
         """The values of the current rank."""
         self._find_base()
-        found: dict[Any, Any] = {
-            where: vars(sys.modules[where[0]]).get(where[1], ABSENT) for where in self._base
-        }
-        for where, each in rank_state.replaced.items():
-            found[where] = rank_state.read(each.owner, each.name)
+        found: dict[Any, Any] = {}
+        for module, places in self._in_module.items():
+            variables = vars(sys.modules[module])
+            for where in places:
+                found[where] = variables.get(where[1], ABSENT)
+        for where in self._inside:
+            found[where] = rank_state.read(*_owner(where))
+        for place, each, namespace in self._all_replaced():
+            found[place] = _value(each, namespace)
         return found
 
     def restore(self, values: Mapping[Any, Any]) -> None:
         """Gives the attributes the values of another rank, or those from before any rank ran."""
-        for where in self._base:
-            module, name = sys.modules[where[0]], where[1]
+        for module, places in self._in_module.items():
+            variables = vars(sys.modules[module])
+            for where in places:
+                value = values[where] if where in values else self._fresh(where)
+                if variables.get(where[1], ABSENT) is not value:
+                    rank_state.write(sys.modules[module], where[1], value)
+        for where in self._inside:
             value = values[where] if where in values else self._fresh(where)
-            if vars(module).get(name, ABSENT) is not value:
-                rank_state.write(module, name, value)
-        for place, each in rank_state.replaced.items():
+            rank_state.write(*_owner(where), value)
+        for place, each, namespace in self._all_replaced():
             value = values.get(place, each.original)
-            if rank_state.read(each.owner, each.name) is not value:
+            if _value(each, namespace) is not value:
                 rank_state.write(each.owner, each.name, value)
+
+    def _all_replaced(self) -> list[tuple[tuple[int, str], Replaced, Mapping[str, Any] | None]]:
+        if len(self._replaced) < len(rank_state.replaced):  # nothing is ever taken out
+            new = list(rank_state.replaced.items())[len(self._replaced) :]
+            self._replaced += [(place, each, _namespace(each.owner)) for place, each in new]
+        return self._replaced
 
     def _names(self) -> set[str]:
         return {each.module for each in rank_state.modules.values()}
@@ -286,20 +307,54 @@ class Attributes:
     def _fresh(self, where: tuple[str, str]) -> Any:
         """The value with which a rank begins."""
         value = self._base[where]
-        return copy.copy(value) if rank_state.is_copied(*where) else value
+        return copy.copy(value) if rank_state.is_copied(*where) else _copied(value)
 
     def _find_base(self) -> None:
         """Notes the values in modules that have been imported, before a rank changes them."""
         for key, each in list(rank_state.modules.items()):
             module = sys.modules.get(each.module)
-            if module is None or (key in self._seen and each.names):
+            unfinished = module is None or each.module in self._notes.unfinished
+            if unfinished or (key in self._seen and each.names):
                 continue
             for name in each.names or list(vars(module)):
                 if (each.module, name) not in self._base:
                     # A variable that appears later is that of the rank which made it.
-                    value = ABSENT if key in self._seen else vars(module).get(name, ABSENT)
-                    self._base[each.module, name] = copy.copy(value) if each.copied else value
+                    where = each.module, name
+                    value = ABSENT if key in self._seen else rank_state.read(*_owner(where))
+                    self._base[where] = copy.copy(value) if each.copied else _copied(value)
+                    into = self._in_module.setdefault(each.module, [])
+                    (self._inside if "." in name else into).append(where)
             self._seen.add(key)
+
+
+def _owner(where: tuple[str, str]) -> tuple[Any, str]:
+    """The object that has an attribute, and the attribute's own name."""
+    owner: Any = sys.modules[where[0]]
+    *path, name = where[1].split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    return owner, name
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a plain container, or of those in a function's defaults; else the value itself."""
+    if type(value) is tuple:
+        return tuple(map(_copied, value))
+    return copy.copy(value) if type(value) in (dict, list, set) else value
+
+
+def _namespace(owner: Any) -> Mapping[str, Any] | None:
+    """Where an owner keeps its attributes; None for a cell, which has no `__dict__`."""
+    if isinstance(owner, CellType):
+        return None
+    found: Mapping[str, Any] = vars(owner)
+    return found
+
+
+def _value(each: Replaced, namespace: Mapping[str, Any] | None) -> Any:
+    if namespace is None:
+        return rank_state.read(each.owner, each.name)
+    return namespace.get(each.name, ABSENT)
 
 
 def parts(output: Output) -> list[Part]:

@@ -16,7 +16,8 @@ from torch.futures import Future
 
 from pytest_trainsafe.compat.distributed.rank_worlds import BACKEND, RENAMED
 from pytest_trainsafe.core.code_files import calling_lines
-from pytest_trainsafe.launch.collectives import ledger
+from pytest_trainsafe.launch.collectives import in_flight, ledger
+from pytest_trainsafe.launch.collectives.in_flight import Flight
 from pytest_trainsafe.launch.threads.collectives import Given
 from pytest_trainsafe.launch.threads.mail import Mail, Message
 from pytest_trainsafe.launch.threads.meeting import GroupKey, Meeting, Meetings
@@ -31,15 +32,16 @@ _TorchWork: Any = dist.Work
 class _Work(_TorchWork):  # type: ignore[misc]
     """What torch returns for a call; the rank hands over while it waits for it."""
 
-    def __init__(self, group: TurnGroup, outputs: Tensors) -> None:
+    def __init__(self, group: TurnGroup, outputs: Tensors, flight: Flight | None) -> None:
         super().__init__()
-        self._group, self._outputs = group, list(outputs)
+        self._group, self._outputs, self._flight = group, list(outputs), flight
         self._call = ledger.number_of_call()
 
     def wait(self, timeout: Any = None) -> bool:
         """Returns when the call is complete; there are no timeouts."""
         with ledger.waiting(self, self._call):
             self._complete()
+        in_flight.landed(self._flight)
         return True
 
     def _complete(self) -> None:
@@ -49,6 +51,8 @@ class _Work(_TorchWork):  # type: ignore[misc]
         """Whether the call is complete, after other ranks have had a turn if it is not."""
         if not self._is_done():
             self._group.meetings.turns.offer()
+        if self._is_done():  # the program need not wait any more
+            self.wait()
         return self._is_done()
 
     def _is_done(self) -> bool:
@@ -56,7 +60,7 @@ class _Work(_TorchWork):  # type: ignore[misc]
 
     def is_success(self) -> bool:
         """Whether the call is complete."""
-        return self._is_done()
+        return self.is_completed()
 
     def exception(self) -> None:
         """None: a call that fails raises an exception at once."""
@@ -78,8 +82,10 @@ class _Work(_TorchWork):  # type: ignore[misc]
 
 
 class _Collective(_Work):
-    def __init__(self, group: TurnGroup, meeting: Meeting, outputs: Tensors) -> None:
-        super().__init__(group, outputs)
+    def __init__(
+        self, group: TurnGroup, meeting: Meeting, outputs: Tensors, flight: Flight | None
+    ) -> None:
+        super().__init__(group, outputs, flight)
         self._meeting = meeting
 
     def _complete(self) -> None:
@@ -90,12 +96,12 @@ class _Collective(_Work):
 
 
 class _PointToPoint(_Work):
-    def __init__(self, group: TurnGroup, message: Message) -> None:
-        super().__init__(group, [message.tensor])
+    def __init__(self, group: TurnGroup, message: Message, flight: Flight | None) -> None:
+        super().__init__(group, [message.tensor], flight)
         self._message = message
 
     def _complete(self) -> None:
-        self._group.meetings.turns.wait(self._message)
+        self._group.mail.wait(self._message)
 
     def _is_done(self) -> bool:
         return self._message.done
@@ -162,7 +168,10 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         given.is_async = bool(getattr(opts, "asyncOp", True))
         line = ledger.note(given.op, self.key, given.inputs, given.reduction, given.root)
         meeting = self.meetings.call(self.key, self.at, given, line)
-        return _Collective(self, meeting, given.outputs)
+        flight = None
+        if given.is_async:
+            flight = in_flight.departed(given, line, given.inputs, given.outputs)
+        return _Collective(self, meeting, given.outputs, flight)
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> _Work:
         """Reduces tensors in place."""
@@ -269,7 +278,9 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
             raise RuntimeError(f"rank {self.key[1][peer]} cannot communicate with itself")
         line = calling_lines()[0]
         message = Message(self.key, sends, self.at, peer, tag, tensors[0], line)
-        return _PointToPoint(self, self.mail.post(message))
+        buffers = (tensors, ()) if sends else ((), tensors)
+        flight = in_flight.departed(message.call, line, *buffers)
+        return _PointToPoint(self, self.mail.post(message), flight)
 
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> _Work:
         """Sends a tensor; the Work is complete when the other rank has posted the receive."""

@@ -19,6 +19,8 @@ class ImportNotes(MetaPathFinder):
         self, names: Callable[[], Collection[str]], imported: Callable[[ModuleType], None]
     ) -> None:
         self._names, self._imported = names, imported
+        #: The noted modules whose import has begun and not ended.
+        self.unfinished: set[str] = set()
         sys.meta_path.insert(0, self)
 
     def find_spec(
@@ -29,19 +31,27 @@ class ImportNotes(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Noting(spec.loader, self._imported)
+            spec.loader = _Noting(spec.loader, self)
         return spec
+
+    def execute(self, loader: Loader, module: ModuleType) -> None:
+        """Runs a module as its original loader does, and notes it."""
+        self.unfinished.add(module.__name__)
+        try:
+            loader.exec_module(module)
+        finally:
+            self.unfinished.discard(module.__name__)
+        self._imported(module)
 
 
 class _Noting(Loader):
-    def __init__(self, loader: Loader, imported: Callable[[ModuleType], None]) -> None:
-        self._loader, self._imported = loader, imported
+    def __init__(self, loader: Loader, notes: ImportNotes) -> None:
+        self._loader, self._notes = loader, notes
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Creates the module as the original loader does."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Runs the module as the original loader does, and notes it."""
-        self._loader.exec_module(module)
-        self._imported(module)
+        """Runs the module, and notes it."""
+        self._notes.execute(self._loader, module)

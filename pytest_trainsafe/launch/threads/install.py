@@ -13,18 +13,18 @@ from torch.distributed import distributed_c10d as c10d
 
 from pytest_trainsafe.compat.distributed import rank_worlds
 from pytest_trainsafe.core.rank import current_rank
+from pytest_trainsafe.core.schedule import Schedule
 from pytest_trainsafe.launch.threads.group import TurnGroup
 from pytest_trainsafe.launch.threads.mail import Mail
 from pytest_trainsafe.launch.threads.meeting import Meetings
 from pytest_trainsafe.launch.threads.refusals import refuse_backend
-from pytest_trainsafe.launch.threads.schedule import Schedule
 from pytest_trainsafe.launch.threads.store import TurnStore
 from pytest_trainsafe.launch.threads.turns import Turns
 
 
 def install(turns: Turns, schedule: Schedule) -> None:
     """Makes torch.distributed of this process connect the ranks of `turns`, until it ends."""
-    meetings, mail = Meetings(turns, schedule), Mail(turns)
+    meetings, mail = Meetings(turns, schedule), Mail(turns, schedule)
 
     def create(at: int, name: str, members: tuple[int, ...]) -> TurnGroup:
         return TurnGroup(meetings, mail, at, name, members)

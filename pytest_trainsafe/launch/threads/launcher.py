@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_trainsafe.errors import DeclarationError
 from pytest_trainsafe.launch.forkserver import launcher as warm
 from pytest_trainsafe.launch.forkserver.launcher import Forked, WarmLauncher
-from pytest_trainsafe.launch.protocol import LaunchSetup
+from pytest_trainsafe.launch.protocol import Launcher, LaunchSetup
 from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.launch.task import Task
 
@@ -53,6 +53,14 @@ class ThreadsLauncher(WarmLauncher):
     def slots(self, task: Task) -> int:
         """One: the ranks run in turn."""
         return 1
+
+    def _fallback_for(self, task: Task, why: str) -> Launcher:
+        if task.schedule is not None:
+            raise UnsuitableTaskError(
+                f"{task} is to run with {task.schedule}, for which its ranks must share a process, "
+                f"but no process can be forked for them: {why}"
+            )
+        return super()._fallback_for(task, why)
 
     def _check(self, task: Task) -> None:
         if task.device != "cpu":

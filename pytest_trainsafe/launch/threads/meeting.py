@@ -7,14 +7,14 @@ a mismatch, which ends the group at once.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from pytest_trainsafe.compat.distributed import rank_worlds
+from pytest_trainsafe.core.schedule import Schedule
 from pytest_trainsafe.launch.threads.collectives import DisagreementError, Given, Values, results
-from pytest_trainsafe.launch.threads.schedule import Schedule
 from pytest_trainsafe.launch.threads.turns import Turns
 
 #: A process group: its name, and the global ranks of its members.
@@ -76,6 +76,8 @@ class Meetings:
         self._check(meeting, at, given, line)
         meeting.given[at] = self._taken(given)
         meeting.lines[at] = line
+        if given.is_async and self._schedule.output == "wait":
+            hide(given.inputs, given.outputs)
         if meeting.done:
             assert queue[0] is meeting  # calls of a group complete in order
             queue.pop(0)
@@ -89,10 +91,15 @@ class Meetings:
 
     def wait(self, meeting: Meeting, at: int) -> None:
         """Returns when the collective is complete and its result written for the rank `at`."""
-        self.turns.wait(meeting)
+        self.turns.wait(meeting, patient=self.is_late and meeting.given[at].is_async)
         if meeting.values is None:
             self._compute(meeting)
         self._receive(meeting, at)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether asynchronous calls complete as late as they must."""
+        return "wait" in (self._schedule.output, self._schedule.taken)
 
     def _write_at_issue(self, meeting: Meeting) -> None:
         """Writes the results that ranks see before they wait for them."""
@@ -146,6 +153,16 @@ class Meetings:
                 write(output, value)
         if len(meeting.received) == len(meeting.given):
             meeting.values = [[] for _ in meeting.given]
+
+
+def hide(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+    """Fills buffers that are only received into with NaN, until the call completes."""
+    given = {each.untyped_storage().data_ptr() for each in inputs}
+    with below_python():
+        for each in outputs:
+            # An input may be a part of the output, as of a gather in place.
+            if each.is_floating_point() and each.untyped_storage().data_ptr() not in given:
+                each.data.fill_(torch.nan)
 
 
 def write(output: torch.Tensor, value: torch.Tensor) -> None:

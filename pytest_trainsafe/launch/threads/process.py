@@ -22,6 +22,7 @@ import msgspec
 import torch
 
 from pytest_trainsafe.core.rank import Rank, become
+from pytest_trainsafe.core.schedule import Schedule
 from pytest_trainsafe.launch import data, rank
 from pytest_trainsafe.launch.collectives import ledger
 from pytest_trainsafe.launch.console import breakpoints
@@ -34,7 +35,7 @@ from pytest_trainsafe.launch.task import Task
 from pytest_trainsafe.launch.threads.exchange import Exchange, Output, parts
 from pytest_trainsafe.launch.threads.install import install
 from pytest_trainsafe.launch.threads.refusals import refuse_frameworks
-from pytest_trainsafe.launch.threads.schedule import Schedule
+from pytest_trainsafe.launch.threads.schedule import Order
 from pytest_trainsafe.launch.threads.turns import Turns
 
 #: The exit code of a process whose ranks could not go on.
@@ -53,7 +54,10 @@ def run_ranks(
         forked_rank.detach()
         forked_rank.become(environs[0], cwd)
         task = msgspec.msgpack.decode(task_file.read_bytes(), type=Task)
+        before = set(sys.modules)
         code = _Group(task, task_file.parent).run(environs, gate)
+        if code == 0:  # the modules are now those of the rank that ended last
+            forked_rank.tell_imports(RankFiles(task_file.parent, 0), before)
     except BaseException:
         traceback.print_exc()
     rank.leave(code)
@@ -75,8 +79,8 @@ class _Group:
         self._turn = TurnFile(folder)
         self._output = Output()
         self._exchange = Exchange(parts(self._output))
-        schedule = Schedule()
-        self._turns = Turns(schedule.order(), self._switch, self._stuck)
+        schedule = task.schedule or Schedule()
+        self._turns = Turns(Order(schedule), self._switch, self._stuck)
         self._failed = self._unwritten = False
         ledger.wrap()
         install(self._turns, schedule)

@@ -8,6 +8,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from pytest_trainsafe.core.rank import state as rank_state
 from pytest_trainsafe.errors import TrainsafeError
 
 #: Frameworks whose modules keep the state of one rank in ways that were not tried with threads.
@@ -30,14 +31,19 @@ class _Refusing(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """None for every module but those of frameworks; raises NotInThreadsError for these."""
-        if name in _FRAMEWORKS:
+        """None; raises NotInThreadsError for a framework whose state no adapter names."""
+        if name in _FRAMEWORKS and name not in _kept():
             raise NotInThreadsError(
                 f"the program imports {name}, whose modules keep the state of one rank, but the "
                 "launcher `threads` runs all ranks in one process; run with "
-                "--trainsafe-launcher warm"
+                "--trainsafe-launcher warm, or name these variables in an adapter's `per_rank`"
             )
         return None
+
+
+def _kept() -> set[str]:
+    """The packages of which some module's variables are kept for each rank."""
+    return {each.module.partition(".")[0] for each in rank_state.modules.values()}
 
 
 def refuse_backend(backend: str) -> None:

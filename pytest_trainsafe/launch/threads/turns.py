@@ -43,11 +43,15 @@ def _closed() -> threading.Lock:
 
 @dataclass(slots=True)
 class _Rank:
-    """One rank: `gate` lets its thread run, `waits` is what it waits for."""
+    """One rank: `gate` lets its thread run, `waits` is what it waits for.
+
+    A `patient` rank runs only when no other one can.
+    """
 
     body: Callable[[], None]
     gate: threading.Lock = field(default_factory=_closed)
     waits: Event | None = None
+    patient: bool = False
     started: bool = False
     ended: bool = False
 
@@ -88,18 +92,22 @@ class Turns:
         self._pass_on(None)
         self._all_ended.wait()
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: Event, *, patient: bool = False) -> None:
         """Returns when `event` is done; other ranks run until then.
 
-        Raises Stopped if the group was stopped.
+        With `patient`, they run until none of them can go on.  Raises Stopped if the group was
+        stopped.
         """
         me = self.mine()
+        if patient and event.done:
+            self._ranks[me].patient = True
+            self._pass_on(me)
         while not event.done:
             if self._stopped:
                 raise Stopped(self._stopped)
-            self._ranks[me].waits = event
+            self._ranks[me].waits, self._ranks[me].patient = event, patient
             self._pass_on(me)
-        self._ranks[me].waits = None
+        self._ranks[me].waits, self._ranks[me].patient = None, False
 
     def offer(self) -> None:
         """Lets another rank run, if one can, before this one continues.
@@ -143,7 +151,8 @@ class Turns:
         return {rank: ident for ident, rank in self._thread_of.items()}
 
     def _able(self) -> list[int]:
-        return [number for number, rank in enumerate(self._ranks) if rank.can_run]
+        able = [number for number, rank in enumerate(self._ranks) if rank.can_run]
+        return [each for each in able if not self._ranks[each].patient] or able
 
     def _pass_on(self, me: int | None) -> None:
         """Lets another rank run; returns when it is this one's turn again."""

@@ -164,6 +164,7 @@ class Executor:
             device=device,
             launch_environment=order.launch_environment,
         )
+        task = msgspec.structs.replace(task, schedule=spec.schedule)
         task = with_console(task, self.settings, spec)
         order.enter(WAITING)
         for joined in order.behind:

@@ -61,7 +61,8 @@ class Groups:
         slots, and `enter` when it waits for other test runs and when it has its slots.
         """
         stop = stop or self.stop
-        launcher = self.launchers.of(script=script, stop=self.stop)
+        scheduled = task.schedule is not None
+        launcher = self.launchers.of(script=script, scheduled=scheduled, stop=self.stop)
         slots = launcher.slots(task) if isinstance(launcher, CountsSlots) else task.world_size
         with (
             PreforkedGroup(launcher, task, workdir, environ) as preforked,

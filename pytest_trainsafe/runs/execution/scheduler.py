@@ -109,7 +109,9 @@ class Scheduler:
             # in two threads at once may fail (`sources._parse`).  The result is cached.
             self._parsed.add(code)
             sources(Path(code[0]), code[1], code[2])
-        self.executor.groups.launchers.load(script=as_script(spec))
+        self.executor.groups.launchers.load(
+            script=as_script(spec), scheduled=spec.schedule is not None
+        )
         # This Run waits for the other, so the other must not queue up behind it.
         assert spec.replay is None or spec.replay in self.scheduled, spec
         order = self.scheduled[spec] = ScheduledRun(spec, around, self._trace_of)

@@ -21,8 +21,8 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from pytest_trainsafe.core.rank import current_rank
 from pytest_trainsafe.core.rank import state as rank_state
+from pytest_trainsafe.core.schedule import Schedule
 from pytest_trainsafe.launch.threads import modules
-from pytest_trainsafe.launch.threads.schedule import Schedule
 from pytest_trainsafe.record.adapter import activate
 from tests.support.launch.in_turn import in_turn
 
@@ -200,6 +200,57 @@ def test_a_framework_has_the_variables_of_the_rank_if_its_adapter_names_them(
     begun = [each for _, each in found]
     assert (begun == [(rank, rank) for rank in range(WORLD)]) is declared
     assert all(seen == (None, False) for seen, _ in found) is declared
+
+
+COUNTS = """
+import {first}
+
+GROUPS = {{}}
+
+
+class Registry:
+    number = 0
+
+    @staticmethod
+    def register(count=[0]):
+        count[0] += 1
+        Registry.number += 1
+        GROUPS[len(GROUPS)] = count[0]
+        return count[0], Registry.number, dict(GROUPS)
+"""
+
+COUNTING = """
+from pytest_trainsafe.record.adapter import Adapter
+
+
+class Counting(Adapter):
+    per_rank = (
+        ("{name}", "GROUPS", "Registry.number", "Registry.register.__defaults__"),
+        ("{first}", "SEEN"),
+    )
+"""
+
+
+def test_ranks_have_their_own_containers_attributes_of_classes_and_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the import of another module that is kept ends before that of this one."""
+    name, first = "counts_of_a_framework", "first_of_a_framework"
+    (tmp_path / f"{first}.py").write_text("SEEN = []\n")
+    (tmp_path / f"{name}.py").write_text(COUNTS.format(first=first))
+    (tmp_path / "counting_adapter.py").write_text(COUNTING.format(name=name, first=first))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(modules, "_is_program", lambda module: False)
+    monkeypatch.setattr(rank_state, "modules", dict(rank_state.modules))
+
+    def program() -> Any:
+        activate(["counting_adapter:Counting"])
+        registry = importlib.import_module(name).Registry
+        registry.register()
+        dist.barrier()
+        return registry.register()
+
+    assert in_turn(program, WORLD) == [(2, 2, {0: 1, 1: 2})] * WORLD
 
 
 def test_a_training_step_has_the_same_bits_in_twenty_runs() -> None:

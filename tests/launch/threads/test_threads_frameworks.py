@@ -174,3 +174,21 @@ def test_a_pipeline_has_the_gradients_of_a_single_device(name: str) -> None:
     for number, layer in enumerate(alone):
         for gradient, parameter in zip(found[number], layer.parameters(), strict=True):
             torch.testing.assert_close(gradient, parameter.grad)
+
+
+def test_64_ranks_train() -> None:
+    """Their gradients are the mean of those of all examples."""
+
+    def program() -> torch.Tensor:
+        wrapped = DistributedDataParallel(model())
+        examples = torch.randn(64, SIZE, generator=torch.Generator().manual_seed(2))
+        wrapped(examples[dist.get_rank()][None]).pow(2).mean().backward()
+        return torch.cat([p.grad.view(-1) for p in wrapped.parameters() if p.grad is not None])
+
+    alone = model()
+    alone(torch.randn(64, SIZE, generator=torch.Generator().manual_seed(2))).pow(
+        2
+    ).mean().backward()
+    expected = torch.cat([p.grad.view(-1) for p in alone.parameters() if p.grad is not None])
+    for found in in_turn(program, 64):
+        torch.testing.assert_close(found, expected)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_trainsafe.launch.threads.schedule import Schedule
+from pytest_trainsafe.core.schedule import LATE, Schedule
 from tests.support.launch.in_turn import in_turn
 
 WORLD = 3
@@ -63,6 +63,58 @@ def test_a_result_is_seen_at_issue_or_at_wait() -> None:
     """So a missing wait shows in one of them."""
     assert in_turn(reads_early, WORLD, Schedule(output="issue")) == [6.0] * WORLD
     assert in_turn(reads_early, WORLD, Schedule(output="wait")) == [1.0, 2.0, 3.0]
+
+
+def test_a_buffer_that_is_received_into_holds_nan_until_the_wait() -> None:
+    """Of a gather and of a receive, so that a read shows even if the old values are right."""
+
+    def program() -> list[bool]:
+        rank = dist.get_rank()
+        gathered, received = torch.ones(WORLD), torch.ones(1)
+        gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        works = [
+            gather(gathered, torch.ones(1), async_op=True),
+            dist.irecv(received, (rank - 1) % WORLD),
+            dist.isend(torch.ones(1), (rank + 1) % WORLD),
+        ]
+        dist.barrier()
+        early = [bool(each.isnan().all()) for each in (gathered, received)]
+        for work in works:
+            assert work is not None
+            work.wait()
+        return [*early, bool((gathered == 1).all()), bool(received == 1)]
+
+    assert in_turn(program, WORLD, Schedule(output="wait")) == [[True] * 4] * WORLD
+
+
+def test_a_call_that_is_polled_until_it_is_complete_needs_no_wait() -> None:
+    """As with gloo, whose result is there when it says so."""
+
+    def program() -> float:
+        tensor = torch.ones(1)
+        work = dist.all_reduce(tensor, async_op=True)
+        while not work.is_completed():
+            pass
+        return tensor.item()
+
+    assert in_turn(program, WORLD, LATE) == [3.0] * WORLD
+
+
+def test_an_asynchronous_call_completes_after_what_other_ranks_do_before_their_waits() -> None:
+    """So a write that one rank makes too early is seen by all."""
+
+    def program() -> float:
+        given, taken = torch.ones(1), torch.empty(WORLD)
+        gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        work = gather(taken, given, async_op=True)
+        dist.barrier()
+        if dist.get_rank() == 0:
+            given.fill_(5.0)
+        work.wait()
+        return taken.sum().item()
+
+    for seed in range(5):
+        assert in_turn(program, WORLD, Schedule("wait", "wait", seed)) == [7.0] * WORLD
 
 
 def test_an_input_is_taken_at_issue_or_at_wait() -> None:

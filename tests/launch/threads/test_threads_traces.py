@@ -16,15 +16,16 @@ from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import manifest_of, write_manifest
 
-PROGRAM = "pytest_trainsafe.reference_models.gpt:train"
+Axes = tuple[tuple[str, int], ...]
 
 
 def recorded(
-    launcher: Launcher, folder: Path, axes: tuple[tuple[str, int], ...]
+    launcher: Launcher, folder: Path, model: str, axes: Axes
 ) -> list[tuple[list[tuple[TensorId, str]], list[CollectiveEvent]]]:
     """By rank, each recorded tensor and its hash, and each collective with its line."""
     trace = folder / "trace"
-    spec = RunSpec(program=PROGRAM, axes=axes, dtype="float32", seed=3, adapters=BUILT_IN)
+    program = f"pytest_trainsafe.reference_models.{model}:train"
+    spec = RunSpec(program=program, axes=axes, dtype="float32", seed=3, adapters=BUILT_IN)
     write_manifest(trace, manifest_of(spec, "cpu"))
     assigned = msgspec.to_builtins(Assignment(spec=spec, trace=str(trace)))
     world = spec.point.world_size
@@ -39,13 +40,21 @@ def recorded(
     ]
 
 
-@pytest.mark.parametrize("axes", [(("tp", 2),), (("dp", 2), ("zero", 1))])
+@pytest.mark.parametrize(
+    ("model", "axes"),
+    [
+        ("gpt", (("tp", 2),)),
+        ("gpt", (("dp", 2), ("zero", 1))),
+        ("llama", (("pp", 2), ("cp", 2))),
+        ("moe", (("dp", 2), ("ep", 2), ("tp", 2))),
+    ],
+)
 def test_traces_of_threads_and_processes_are_equal_bit_by_bit(
-    axes: tuple[tuple[str, int], ...], warm: WarmLauncher, threads: ThreadsLauncher, tmp_path: Path
+    model: str, axes: Axes, warm: WarmLauncher, threads: ThreadsLauncher, tmp_path: Path
 ) -> None:
-    """At world sizes of 2, where every sum has two terms."""
-    processes = recorded(warm, tmp_path / "warm", axes)
-    in_turn = recorded(threads, tmp_path / "threads", axes)
+    """Where every sum has two terms; benchmarks/bench_threads_equal.py has more Points."""
+    processes = recorded(warm, tmp_path / "warm", model, axes)
+    in_turn = recorded(threads, tmp_path / "threads", model, axes)
     assert in_turn == processes
     assert len(in_turn[0][0]) > 100
     assert in_turn[0][1]

@@ -18,9 +18,10 @@ from torch.distributed import distributed_c10d as c10d
 from pytest_trainsafe.compat.distributed import rank_worlds
 from pytest_trainsafe.core.rank import Rank, become
 from pytest_trainsafe.core.rank import state as rank_state
+from pytest_trainsafe.core.schedule import Schedule
 from pytest_trainsafe.launch.threads.exchange import Exchange, Output, parts
 from pytest_trainsafe.launch.threads.install import install
-from pytest_trainsafe.launch.threads.schedule import Schedule
+from pytest_trainsafe.launch.threads.schedule import Order
 from pytest_trainsafe.launch.threads.turns import Stopped, Turns
 
 #: NumPy's stubs do not export its functions for the global generator.
@@ -45,7 +46,7 @@ def in_turn(
     stuck: list[str] = []
     with _restored():
         exchange = Exchange(parts(Output()))
-        turns = Turns(schedule.order(), exchange, stuck.extend)
+        turns = Turns(Order(schedule), exchange, stuck.extend)
         for rank in range(world):
             exchange.prepare(rank, partial(_begin, rank, world))
         install(turns, schedule)

@@ -54,7 +54,8 @@ class Call:
     @property
     def setting(self) -> str:
         """Its configuration, as a pack lists it: seed and size, but not the variant."""
-        return ", ".join(f"{name} {value}" for name, value in self.arguments if name != "healthy")
+        given = {"seed": 0, **dict(self.arguments)}
+        return ", ".join(f"{name} {given[name]}" for name in sorted(given) if name != "healthy")
 
 
 def call(module: str, world: int, **arguments: int | bool) -> Call:

@@ -80,6 +80,7 @@ class Settings:
     profile: str = ""
     rng: bool = True
     packs: tuple[str, ...] = ()
+    suite_packs: tuple[str, ...] = ()
     learn: str = ""
     root: str = ""
     init: str = ""

@@ -22,7 +22,7 @@ from pytest_trainsafe.judges.learn.events.events import Call
 from pytest_trainsafe.judges.learn.events.table import NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, Invariant, hypothesis
-from pytest_trainsafe.judges.learn.names import ZERO_GRAD, is_architecture
+from pytest_trainsafe.judges.learn.names import ZERO_GRAD, family, is_architecture
 from pytest_trainsafe.judges.learn.relation import CHOICE, OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
@@ -205,15 +205,19 @@ class Entries:
         }
 
     def is_nested(self, api: str) -> bool:
-        """Whether every call of an API lies in a call of another one.
+        """Whether every call of an API lies in a call of another one of the same library.
 
-        Such an API is left out: its order says no more than that of the outer call.
+        Such an API is left out: its order says no more than that of the outer call.  A function of
+        the program does not replace what it calls: rules about `zero_grad` hold for other programs.
         """
         calls = self.frame.calls
         parents = calls["parent"][self._rows[api]]
-        inside = parents != NONE
-        outer = self.frame.api[parents[inside]]
-        return bool(inside.all() and (outer != self.frame.api[self._rows[api]][inside]).all())
+        if not (parents != NONE).all():
+            return False
+        texts = self.frame.table.texts
+        outer = {family(texts[int(text)])[0] for text in np.unique(calls["api"][parents])}
+        library = api.partition(".")[0]
+        return api not in outer and all(each.partition(".")[0] == library for each in outer)
 
     def consecutive(self, api: str) -> tuple[Records, Ints, Ints]:
         """The calls of an API that follow an earlier call of the same API on the same thread.

@@ -123,9 +123,7 @@ def _in_ranks(calls: Sequence[Call]) -> list[ObservedRun]:
 
 def _rank(rank: int, calls: Sequence[Call], folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
-    )
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     for at, each in enumerate(calls):
         importlib.import_module(each.module)
         writer = TableWriter(Path(folder) / f"{at}.{rank}.bin", rank)

@@ -27,6 +27,7 @@ BUILT_IN = (
     f"{_FOLDER}.numeric:Numeric",
     f"{_FOLDER}.setup:Setup",
     f"{_FOLDER}.mode:Mode",
+    f"{_FOLDER}.context:Context",
 )
 
 #: The attributes that a relation must have.

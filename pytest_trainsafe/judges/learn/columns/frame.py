@@ -419,7 +419,6 @@ class Frame:
         return light_change(self.table, row)
 
 
-
 def feature_key(features: Mapping[str, Feature]) -> tuple[tuple[str, str, object], ...]:
     """A hashable form of `features`, which is equal only for equal ones; True differs from 1."""
     return tuple(sorted((name, type(each).__name__, each) for name, each in features.items()))

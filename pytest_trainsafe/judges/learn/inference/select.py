@@ -159,7 +159,5 @@ def confidence(
 
 def _of_seeds(own: Mapping[str, int], setting: str) -> int:
     """The examples in configurations that differ from `setting` only in the seed; 0 of one."""
-    same = [
-        count for each, count in own.items() if _SEED.sub("", each) == _SEED.sub("", setting)
-    ]
+    same = [count for each, count in own.items() if _SEED.sub("", each) == _SEED.sub("", setting)]
     return sum(same) if len(same) > 1 else 0

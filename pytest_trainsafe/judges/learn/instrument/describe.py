@@ -168,8 +168,8 @@ class Describer:
         the learning rate of every group is zero, as in the first step of a warm-up.  "frozen"
         counts the parameters that require no gradient now, but required one when the optimizer was
         made; if no parameter requires a gradient now, it counts all parameters.  "stale" counts the
-        parameters that have no gradient and belong to none of the recorded models.  "ungraded" counts
-        the parameters that require a gradient and have none.
+        parameters that have no gradient and belong to none of the recorded models.  "ungraded"
+        counts the parameters that require a gradient and have none.
         """
         if optimizer not in self._frozen:
             self.made(optimizer)

@@ -6,25 +6,26 @@ import re
 
 from torch import nn
 
+from pytest_trainsafe.judges.learn.mode_text import modes_text
+
 #: The most modules that a text lists.
 _LISTED = 6
 _DIGITS = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 class Modes:
-    """The models that ran with gradients since the last step of an optimizer, and their modes."""
+    """The models that ran since the last step of an optimizer, and their modes."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, str] = {}
+        self._seen: dict[tuple[str, bool], str] = {}
 
-    def ran(self, name: str, model: nn.Module) -> None:
-        """Note the mode of a model that runs now."""
-        self._seen[name] = mode_of(model)
+    def ran(self, name: str, model: nn.Module, graded: bool) -> None:
+        """Note the mode of a model that runs now, with gradients if `graded`."""
+        self._seen[name, graded] = mode_of(model)
 
     def take(self) -> str:
-        """A text such as "model training except bn.*", "" if no model ran; begins anew."""
-        found = ", ".join(f"{name} {self._seen[name]}" for name in sorted(self._seen))
-        self._seen = {}
+        """The modes as a text (`modes_text`), "" if no model ran; begins anew."""
+        found, self._seen = modes_text(self._seen), {}
         return found
 
 

@@ -188,8 +188,9 @@ class Observer:
                 if _outside_of_modules(thread.frames):
                     self._initialised = True
                     self.variables.model(thing)
-                    if self.steps.recording and torch.is_grad_enabled() and not in_backward():
-                        self._modes.ran(self.variables.path_of(thing), thing)
+                    if self.steps.recording and not in_backward():
+                        name = self.variables.path_of(thing)
+                        self._modes.ran(name, thing, torch.is_grad_enabled())
             elif role.kind in ("used", "step"):
                 self._use(thing)
             frame.phase = self._phase(role.phase, role.kind, outer, frame.training)

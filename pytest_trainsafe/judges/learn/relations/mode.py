@@ -6,24 +6,22 @@ steps that follow.  Which modules are in the other mode is a matter of each prog
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
 from pytest_trainsafe.judges.learn.check.checker import Checker, name_of
 from pytest_trainsafe.judges.learn.columns.frame import Frame
-from pytest_trainsafe.judges.learn.events.events import Call, Plain
+from pytest_trainsafe.judges.learn.events.events import Call
 from pytest_trainsafe.judges.learn.events.table import NONE, value_at
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
+from pytest_trainsafe.judges.learn.mode_text import trains
 from pytest_trainsafe.judges.learn.relation import CHOICE, Explanation, Needs, RelationBase
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 _STEP = "torch.optim.*.step"
 _MODES = "self.modes"
-#: A model in training mode, in the text that `instrument.modes` writes.
-_TRAINS = re.compile(r"(^|, )\S+ training\b")
 
 
 class Mode(RelationBase):
@@ -46,11 +44,11 @@ class Mode(RelationBase):
             if group is None or _MODES not in group.slots:
                 continue
             slot = group.slots[_MODES]
-            passed = [
-                row != NONE and _trains(value_at(frame.table, int(row)).plain) for row in slot
-            ]
+            texts = ["" if row == NONE else value_at(frame.table, int(row)).plain for row in slot]
+            passed = list(map(trains, texts))
+            where = np.array([each is not None for each in passed], bool)
             for claim in claims:
-                found.add(claim, group, np.array(passed, bool), slot != NONE)
+                found.add(claim, group, np.array([each is True for each in passed], bool), where)
 
     def prior(self, claim: Hypothesis) -> int:
         """`CHOICE`: some programs fine-tune in evaluation mode, to keep batch statistics."""
@@ -91,10 +89,8 @@ class _Checker(Checker):
         modes = call.values.get(_MODES)
         if modes is None or call.exception or name_of(call) != _STEP:
             return
-        passed = _trains(modes.plain)
-        for watch in self._watches:
-            watch.example(lambda: self.of_call(call), passed, call, f"modes: {modes.plain}")
-
-
-def _trains(modes: Plain) -> bool:
-    return isinstance(modes, str) and _TRAINS.search(modes) is not None
+        passed = trains(modes.plain)
+        for watch in self._watches if passed is not None else ():
+            watch.example(
+                lambda: self.of_call(call), passed is True, call, f"the modes are: {modes.plain}"
+            )

@@ -109,7 +109,10 @@ class Numeric(RelationBase):
         if claim["form"] == "finite" and claim["attribute"] == "grad":
             return CHOICE
         if claim["form"] in _BOUNDS:
-            return -1 if claim["attribute"] == "data" else OWN
+            if claim["attribute"] != "data":
+                return OWN
+            # Small parameters, such as biases, change by more than their norm.
+            return CHOICE if claim["form"] == "change" else -1
         return 1 if claim["form"] == "finite" else 0
 
     def needs(self, claim: Hypothesis) -> Needs:

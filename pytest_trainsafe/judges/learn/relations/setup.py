@@ -2,8 +2,8 @@
 
 The claims of a program are a snapshot of its training, which is reviewed as one block of a pack: of
 each parameter, whether it requires gradients, the optimizer and the group that hold it, and its
-other names, which tied layers have; the settings of each group; and the modes in which models run
-before each optimizer's step.
+other names, which tied layers have; the settings of each group; and the mode in which each model
+runs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pytest_trainsafe.judges.learn.events.events import Call, Change, Plain
 from pytest_trainsafe.judges.learn.events.table import NONE, value_at
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
+from pytest_trainsafe.judges.learn.mode_text import modes_in
 from pytest_trainsafe.judges.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judges.learn.setup_text import SETUP
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
@@ -40,13 +41,13 @@ class Setup(RelationBase):
 
     "parameter": each parameter called `object`, in which `*` stands for any index, has the set-up
     `value`.  "setting": `attribute` of the optimizer's group `object` has the value `value`.
-    "modes": before each step of the optimizer `object`, models run in the modes `value`.
+    "mode": when the model `object` runs, it is in the mode `value`.
     """
 
     name = "setup"
     named = True
     forms = (
-        {"form": ("parameter", "modes"), "object": str, "value": str},
+        {"form": ("parameter", "mode"), "object": str, "value": str},
         *(
             {"form": ("setting",), "object": str, "attribute": str, "value": kind}
             for kind in (str, float)
@@ -54,7 +55,7 @@ class Setup(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Proposes what each parameter, group and optimizer has at the end of the last step."""
+        """Proposes what each parameter has after the last step, and all settings and modes."""
         for frame in frames:
             last = {change.object: change for change in setups(frame)[1] if _in_model(change)}
             alike: dict[str, list[Change]] = defaultdict(list)
@@ -70,20 +71,21 @@ class Setup(RelationBase):
                 claim = _setting(change)
                 if claim is not None:
                     yield claim
-            for owner, modes, _ in _modes(frame):
-                yield _claim("modes", owner, modes)
+            for modes in _modes(frame).values():
+                for name, mode in modes.items():
+                    yield _claim("mode", name, mode)
 
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """Adds an example for each parameter and group at the end of each step, or for each step.
+        """Adds an example for each parameter and group, or for each model that ran, in each step.
 
         If the model has no parameter of the name of a claim, the claim fails in each step.
         """
         for frame in frames:
             states = _States(frame)
             settings = _by_object(_settings(frame))
-            modes = list(_modes(frame))
+            modes = _modes(frame)
             for claim in claims:
                 form, name, value = claim.text("form"), claim.text("object"), claim["value"]
                 if form == "parameter":
@@ -94,12 +96,11 @@ class Setup(RelationBase):
                         records = frame.change_records(np.array([row for row, _ in rows]))
                         passed = [_number(each.after.plain) == value for _, each in rows]
                         found.add(claim, records, np.array(passed, bool))
-                elif form == "modes" and modes:
+                elif modes:
                     group = frame.groups[_STEP]
-                    known = {row: text for owner, text, row in modes if owner == name}
-                    where = np.array([int(row) in known for row in group.rows], bool)
-                    same = [known.get(int(row)) == value for row in group.rows]
-                    found.add(claim, group, np.array(same, bool), where)
+                    ran = [modes.get(int(row), {}).get(name) for row in group.rows]
+                    where = np.array([mode is not None for mode in ran], bool)
+                    found.add(claim, group, np.array([mode == value for mode in ran], bool), where)
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """Forbids all preconditions: a set-up that changes while training is no rule."""
@@ -118,7 +119,7 @@ class Setup(RelationBase):
         form = claim["form"]
         if form == "setting":
             return Needs(variables=frozenset({(_GROUPS, claim.text("attribute"))}))
-        apis = frozenset({_STEP}) if form == "modes" else frozenset()
+        apis = frozenset({_STEP}) if form == "mode" else frozenset()
         variables = frozenset((each, SETUP) for each in _TYPES)
         return Needs(apis, variables, contents=frozenset())
 
@@ -134,9 +135,9 @@ class Setup(RelationBase):
                 f"{claim['attribute']} of {name} is {value}",
                 "an option was changed, or parameters are in the wrong group",
             )
-        if form == "modes":
+        if form == "mode":
             return Explanation(
-                f"before each step of {name}, models run in the modes: {value}",
+                f"{name} runs in the mode: {value}",
                 "train() or eval() is missing, or is called on the wrong module",
             )
         return Explanation(
@@ -156,7 +157,7 @@ class _Checker(Checker):
             if watch.claim["form"] == "setting":
                 key = watch.claim.text("object"), watch.claim.text("attribute")
                 self._settings[key].append(watch)
-            elif watch.claim["form"] == "modes":
+            elif watch.claim["form"] == "mode":
                 self._modes[watch.claim.text("object")].append(watch)
         #: The set-up of each parameter, under its name and its pattern; the first of each model.
         self._known: dict[str, dict[str, Change]] = defaultdict(dict)
@@ -199,12 +200,12 @@ class _Checker(Checker):
     def left(self, call: Call) -> None:
         if call.exception or name_of(call) != _STEP:
             return
-        named, modes = call.values.get("self.name"), call.values.get("self.modes")
-        if named is not None and modes is not None:
-            for watch in self._modes.get(str(named.plain), ()):
-                passed = modes.plain == watch.claim["value"]
-                detail = f"the modes are: {modes.plain}"
-                watch.example(lambda: self.of_call(call), passed, call, "" if passed else detail)
+        modes = call.values.get("self.modes")
+        for name, mode in modes_in("" if modes is None else modes.plain).items():
+            for watch in self._modes.get(name, ()):
+                passed = mode == watch.claim["value"]
+                detail = "" if passed else f"the mode is: {mode}"
+                watch.example(lambda: self.of_call(call), passed, call, detail)
 
     def _judge(self, watch: Watch, passed: bool, change: Change, detail: str = "") -> None:
         watch.example(lambda: self.of_change(change), passed, change, "" if passed else detail)
@@ -286,16 +287,16 @@ def _number(plain: Plain) -> Plain:
     return float(plain) if isinstance(plain, int) and not isinstance(plain, bool) else plain
 
 
-def _modes(frame: Frame) -> Iterator[tuple[str, str, int]]:
-    """Yields the optimizer, the modes and the row of each step that has both."""
+def _modes(frame: Frame) -> Mapping[int, Mapping[str, str]]:
+    """The mode of each model that ran before a step of an optimizer, by the row of the step."""
     group = frame.groups.get(_STEP)
-    if group is None or "self.name" not in group.slots or "self.modes" not in group.slots:
-        return
-    for index, row in enumerate(group.rows):
-        at = [int(group.slots[place][index]) for place in ("self.name", "self.modes")]
-        if NONE not in at:
-            owner, modes = (value_at(frame.table, each).plain for each in at)
-            yield str(owner), str(modes), int(row)
+    if group is None or "self.modes" not in group.slots:
+        return {}
+    return {
+        int(row): modes_in(value_at(frame.table, int(at)).plain)
+        for row, at in zip(group.rows, group.slots["self.modes"], strict=True)
+        if at != NONE
+    }
 
 
 def _claim(form: str, name: str, value: Plain) -> Hypothesis:

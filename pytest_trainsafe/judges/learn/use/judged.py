@@ -58,8 +58,14 @@ def judge_packs(
     elif not checked.triggered and not is_accepted(f"{JUDGE}:nothing", accept):
         check_name = f"{JUDGE}:nothing"
         advice = f"{_nothing(packs)}. Use packs that were learned from programs of the same kind"
-        findings.append(Finding(verdict="inconclusive", judge=JUDGE, check=check_name, message=advice))
-    notes = [*nothing, *checked.not_checked.sentences(), *(f"not observed: {each}" for each in unseen)]
+        findings.append(
+            Finding(verdict="inconclusive", judge=JUDGE, check=check_name, message=advice)
+        )
+    notes = [
+        *nothing,
+        *checked.not_checked.sentences(),
+        *(f"not observed: {each}" for each in unseen),
+    ]
     return FindingsJudgement(JUDGE, findings, notes)
 
 

@@ -137,12 +137,13 @@ class Output(RelationBase):
         2 if the API ensures what the claim says, and less if it may hold by chance.  `OWN` for
         finite norms of gradients, because gradients of a scaled loss may overflow: such a claim is
         checked only on the programs from which it was learned.  `CHOICE`, which needs seven
-        programs as evidence, for layers whose result has the shape, or a size, of an argument.
+        programs as evidence, for layers whose result has the shape, a size or the content of an
+        argument.
         """
         form, name, api = claim.text("form"), claim.text("property"), claim.text("api")
         if form == "finite" and api.startswith("torch.nn.utils."):
             return OWN
-        if name.startswith("shape") and is_architecture(api):
+        if (name.startswith("shape") or name == "digest") and is_architecture(api):
             return CHOICE
         if form in ("finite", "autocast"):
             return 2

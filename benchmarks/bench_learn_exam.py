@@ -96,9 +96,15 @@ class Bench:
     """Learns and checks; every run is observed once."""
 
     def __init__(
-        self, kept: KeptRuns, cases: Sequence[Case], healthy: Sequence[Program], folder: Path
+        self,
+        kept: KeptRuns,
+        cases: Sequence[Case],
+        healthy: Sequence[Program],
+        columns: Sequence[str],
+        folder: Path,
     ) -> None:
         self._kept, self._cases, self._healthy, self._folder = kept, cases, healthy, folder
+        self._columns = columns
         self._shipped: dict[tuple[str, ...], Sequence[Pack]] = {}
 
     def rows(self) -> Iterator[Row]:
@@ -113,11 +119,11 @@ class Bench:
             twin, bug = self._runs(_twin(case, 0), call(case.module, case.world, healthy=False))
             step = re.search(r"\bstep (\d+)", case.trigger)
             trigger = int(step[1]) if step else _parted(twin, bug)
-            for column in COLUMNS:
+            for column in self._columns:
                 yield self._row(case, column, trigger, twin, bug)
         for program in self._healthy:
             (run,) = self._runs(_twin(program, 0))
-            for column in COLUMNS:
+            for column in self._columns:
                 if column != "kind2" or program.kind != "general":
                     yield self._row(program, column, None, run, None)
 
@@ -284,6 +290,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=Path, help="Write the rows to this file, as JSON")
     parser.add_argument("--half", type=int, metavar="SEED", help="A random half of the cases")
+    parser.add_argument("--columns", nargs="*", choices=COLUMNS, default=COLUMNS)
     parser.add_argument("--names", nargs="*", help="These cases only")
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -299,7 +306,8 @@ def main() -> None:
         healthy = draw.sample(HEALTHY, len(HEALTHY) // 2)
     rows: list[Row] = []
     with session(Settings()) as opened, tempfile.TemporaryDirectory() as folder:
-        for row in Bench(KeptRuns(opened), cases, healthy, Path(folder)).rows():
+        bench = Bench(KeptRuns(opened), cases, healthy, asked.columns, Path(folder))
+        for row in bench.rows():
             rows.append(row)
             print(row.program, row.column, row.rules, row.caught("reported"), flush=True)
             if asked.rows:

@@ -367,6 +367,33 @@ def test_a_state_whose_keys_do_not_fit_is_reported() -> None:
     assert [sentence.split()[0] for sentence in broken] == ["missing_keys", "unexpected_keys"]
 
 
+class Masked(nn.Module):
+    """A module whose forward has an option."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, given: torch.Tensor, causal: bool = False) -> torch.Tensor:
+        found: torch.Tensor = self.layer(given.tril() if causal else given)
+        return found
+
+
+def test_an_option_of_a_module_of_the_program_that_is_lost_is_reported() -> None:
+    def train(causal: bool = True) -> None:
+        model = Masked()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(data(), causal=causal).square().mean().backward()
+            optimizer.step()
+
+    rules = learned(train, "argument")
+    assert checked(train, rules).violations == ()
+    broken = said(checked(partial(train, causal=False), rules))
+    assert "arg.causal of torch.nn.Module.forward is True" in broken
+
+
 def test_gradients_that_are_carried_over_an_epoch_are_reported() -> None:
     def train(carries: bool = False) -> None:
         model = Net()

@@ -91,8 +91,6 @@ class Argument(RelationBase):
         """
         for frame in frames:
             for api, group in frame.attempts.items():
-                if is_own_module(api):
-                    continue
                 for place, slot in _arguments(group).items():
                     if place in _MODES and _DROPS.search(api):
                         yield _claim("off", api, place, "value")
@@ -150,15 +148,18 @@ class Argument(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How credible a claim is (`Relation.prior`).
 
-        2 for a constant mode, such as `arg.training`.  1 for the form "same", and for most claims
-        of the form "fresh".  `OWN` for all other claims, because authors choose options freely:
-        such a claim is checked only on the programs from which it was learned.
+        2 for a constant mode, such as `arg.training`.  1 for the forms "same" and "off", and for
+        most claims of the form "fresh".  `OWN` for all other claims, because authors choose options
+        freely, and for modules that programs define: such a claim is checked only on the programs
+        from which it was learned.
         """
         if claim["form"] == "fresh":
             # Small batches of labels repeat by chance.
             if claim["place"] in ("result", "result.0", "arg.seed"):
                 return 1
             return OWN if _SOURCE.search(claim.text("api")) else 1
+        if is_own_module(claim.text("api")):
+            return OWN
         if claim["form"] in ("same", "off"):
             return 1
         if claim["form"] == "steady" or claim["value"] is None:

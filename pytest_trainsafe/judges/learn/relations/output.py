@@ -135,13 +135,16 @@ class Output(RelationBase):
         """How credible a claim is (`Relation.prior`).
 
         2 if the API ensures what the claim says, and less if it may hold by chance.  `OWN` for
-        finite norms of gradients, because gradients of a scaled loss may overflow: such a claim is
-        checked only on the programs from which it was learned.  `CHOICE`, which needs seven
+        finite norms of gradients, because gradients of a scaled loss may overflow, and for the
+        arguments of modules that programs define: such a claim is checked only on the programs from
+        which it was learned.  `CHOICE`, which needs seven
         programs as evidence, for layers whose result has the shape, a size or the content of an
         argument.
         """
         form, name, api = claim.text("form"), claim.text("property"), claim.text("api")
         if form == "finite" and api.startswith("torch.nn.utils."):
+            return OWN
+        if is_own_module(api) and claim["of"] is not None:
             return OWN
         if (name.startswith("shape") or name == "digest") and is_architecture(api):
             return CHOICE
@@ -247,8 +250,6 @@ def _proposed(frame: Frame, group: CallGroup) -> Iterator[Hypothesis]:
     """Yields the claims that fit the types of the results and arguments of the calls of an API."""
     results = [place for place in group.slots if place.startswith("result")]
     arguments = [place for place in group.slots if not place.startswith("result")]
-    if is_own_module(group.api):
-        arguments = []
     for place in results:
         slot = group.slots[place]
         tensor = frame.bits(slot, IS_TENSOR).any()

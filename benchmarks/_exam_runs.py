@@ -110,7 +110,7 @@ def _in_ranks(calls: Sequence[Call]) -> list[ObservedRun]:
     if not calls:
         return []
     with tempfile.TemporaryDirectory() as folder:
-        spawn(_rank, (list(calls), folder), nprocs=2)  # type: ignore[no-untyped-call]
+        spawn(_rank, (list(calls), folder), nprocs=2)
         return [
             ObservedRun(
                 each.module,

@@ -110,7 +110,7 @@ class Bench:
     def rows(self) -> Iterator[Row]:
         """The rows of all cases, then those of the programs without a mistake."""
         bugs = [call(case.module, case.world, healthy=False) for case in self._cases]
-        every = [*self._cases, *self._healthy]
+        every: list[Case | Program] = [*self._cases, *self._healthy]
         twins = [_twin(each, seed) for each in every for seed in (0, 1, 2)]
         others = [each for of in every for column in COLUMNS[3:] for each in _inputs(of, column)]
         # All runs of ranks share one pair of processes.
@@ -187,7 +187,8 @@ def _inputs(of: Case | Program, column: str) -> list[Call]:
     """The healthy runs that the pack of a column is learned from."""
     if column in ("own1", "own2"):
         return [_twin(of, seed) for seed in range(1, 1 + int(column[-1]))]
-    others: list[Case | Program] = [each for each in (*CASES, *HEALTHY) if each.name != of.name]
+    every: list[Case | Program] = [*CASES, *HEALTHY]
+    others = [each for each in every if each.name != of.name]
     if column == "kind2":
         others = [each for each in others if each.kind == of.kind]
     draw = random.Random(f"{of.name} {column}")

@@ -17,7 +17,7 @@ from training_loops import LEARNED, Plan, run_of
 from pytest_trainsafe.judges.learn.check.offline import check
 from pytest_trainsafe.judges.learn.columns.entries import Entries
 from pytest_trainsafe.judges.learn.columns.frame import Frame
-from pytest_trainsafe.judges.learn.events.events import Call, Value
+from pytest_trainsafe.judges.learn.events.events import Call, Plain, Value
 from pytest_trainsafe.judges.learn.events.table import TableBuilder
 from pytest_trainsafe.judges.learn.inference.learn import learn
 from pytest_trainsafe.judges.learn.inference.select import confidence
@@ -120,8 +120,9 @@ def test_only_gradients_of_its_own_parameters_are_cleared_for_an_optimizer() -> 
 
 def adapter(begins: bool = True) -> None:
     """A low-rank adapter, of which only the second matrix begins with zeros, or both."""
-    model = nn.Sequential(nn.Linear(4, 2, bias=False), nn.Linear(2, 4, bias=False))
-    for layer in model[int(begins) :]:
+    down, up = nn.Linear(4, 2, bias=False), nn.Linear(2, 4, bias=False)
+    model = nn.Sequential(down, up)
+    for layer in (up,) if begins else (down, up):
         nn.init.zeros_(layer.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(4):
@@ -142,11 +143,11 @@ def test_an_optimizer_that_converged_may_rest() -> None:
         nn.init.zeros_(model.weight)
         optimizer = kind(model.parameters())
 
-        def closure() -> torch.Tensor:
+        def closure() -> float:
             optimizer.zero_grad()
-            loss: torch.Tensor = model(data()).square().mean()
+            loss = model(data()).square().mean()
             loss.backward()
-            return loss
+            return loss.item()
 
         for _ in range(3):
             optimizer.step(closure)
@@ -197,7 +198,7 @@ def inside(outer: str) -> Frame:
     """A table in which each zero_grad is called by a function."""
     builder = TableBuilder()
     for step in range(3):
-        meta = {"step": step, "phase": ""}
+        meta: dict[str, Plain] = {"step": step, "phase": ""}
         call = Call(outer, meta)
         builder.entered(call)
         clear = Call("torch.optim.SGD.zero_grad", meta, call)

@@ -20,13 +20,13 @@ def train(fault: str = "") -> None:
         del model.extra
         model.other = extra
     kept = [] if fault == "left_out" else [extra.bias]
-    decayed = 0.5 if fault == "decay" else 0.1
+    first = list(model.body.parameters())
+    if fault == "untied":
+        first += list(model.head.parameters())
     groups = [
-        {"params": list(model.body.parameters()), "weight_decay": decayed},
+        {"params": first, "weight_decay": 0.5 if fault == "decay" else 0.1},
         {"params": kept, "weight_decay": 0.0},
     ]
-    if fault == "untied":
-        groups[0]["params"] += list(model.head.parameters())
     if fault == "evaluation":
         model.drop.eval()
     optimizer = torch.optim.SGD(groups, lr=0.1)

@@ -17,7 +17,7 @@ from pytest_trainsafe.judges.learn.events.table import NONE, value_at
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judges.learn.mode_text import trains
-from pytest_trainsafe.judges.learn.relation import CHOICE, Explanation, Needs, RelationBase
+from pytest_trainsafe.judges.learn.relation import Explanation, Needs, RelationBase
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 _STEP = "torch.optim.*.step"
@@ -51,8 +51,10 @@ class Mode(RelationBase):
                 found.add(claim, group, np.array([each is True for each in passed], bool), where)
 
     def prior(self, claim: Hypothesis) -> int:
-        """`CHOICE`: some programs fine-tune in evaluation mode, to keep batch statistics."""
-        return CHOICE
+        """1, the neutral number: few programs fine-tune in evaluation mode, and those of a project
+        that do are counterexamples.
+        """
+        return 1
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """Forbids preconditions on the step's object and arguments, which decide no mode."""

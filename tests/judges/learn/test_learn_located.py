@@ -364,6 +364,7 @@ def test_a_state_whose_keys_do_not_fit_is_reported() -> None:
 
     rules = [each for each in learned(train, "output") if each.claim["form"] == "empty"]
     assert checked(train, rules).violations == ()
+    assert all(RULES["output"].valid(each.claim) for each in rules)
     broken = said(checked(partial(train, prefix="model."), rules))
     assert [sentence.split()[0] for sentence in broken] == ["missing_keys", "unexpected_keys"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from observed_programs import Net, checked, learned, loop, observed, partial, said
+from observed_programs import RULES, Net, checked, learned, loop, observed, partial, said
 from torch import nn
 
 from pytest_trainsafe.judges.learn.inference.learn import learn
@@ -53,6 +53,7 @@ def test_a_changed_set_up_is_reported_by_name_in_the_first_step(fault: str, rule
 def test_the_same_set_up_is_not_reported() -> None:
     rules = learned(train, "setup")
     assert len(rules) > 5
+    assert all(RULES["setup"].valid(each.claim) for each in rules)
     found = checked(train, rules)
     assert found.violations == ()
     assert found.triggered.keys() == {each.id for each in rules}

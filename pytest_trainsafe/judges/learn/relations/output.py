@@ -64,7 +64,7 @@ class Output(RelationBase):
     forms = (
         {"form": _FLAGS, "api": str, "place": str},
         {"form": ("autocast",), "api": str, "place": str, "property": ("dtype",)},
-        {"form": ("not_negative",), "api": str, "place": str, "property": ("value",)},
+        {"form": ("not_negative", "empty"), "api": str, "place": str, "property": ("value",)},
         {"form": ("equal",), "api": str, "place": str, "property": (*_EQUAL, "value"), "of": str},
         {"form": ("at_most",), "api": str, "place": str, "property": _AT_MOST, "of": str},
     )

@@ -36,6 +36,7 @@ from pytest_trainsafe.runs.session import Session
 _SOURCES = (
     *("pytest_trainsafe/record", "pytest_trainsafe/frameworks"),
     *("pytest_trainsafe/judges/learn/events", "pytest_trainsafe/judges/learn/instrument"),
+    *(f"pytest_trainsafe/judges/learn/{name}_text.py" for name in ("setup", "mode")),
     *("reference_models", "benchmarks/_observed_runs.py"),
 )
 _PROGRAMS = ("healthy", "silent_errors")
@@ -92,6 +93,14 @@ class KeptRuns:
             folder, of_ranks(self._session, name, train, sizes, seed, arguments or {}, apis)
         )
 
+    def read(self, key: Sequence[object], source: Path, program: str) -> ObservedRun | None:
+        """The run of a program outside of the corpus, if it was kept; `source` is its file."""
+        return _read(self._folder_at(key, source), program)
+
+    def keep(self, key: Sequence[object], source: Path, run: ObservedRun) -> ObservedRun:
+        """Keep the run of a program outside of the corpus, for `read`."""
+        return self._write(self._folder_at(key, source), run)
+
     def _write(self, folder: Path, run: ObservedRun) -> ObservedRun:
         self.made += 1
         partial = folder.with_name(f"{folder.name}.{os.getpid()}")
@@ -105,8 +114,10 @@ class KeptRuns:
         return run
 
     def _folder_of(self, key: Sequence[object], train: Callable[..., Any]) -> Path:
-        source = _code(Path(inspect.getfile(inspect.unwrap(train))))
-        text = repr((*key, source, self._code)).encode()
+        return self._folder_at(key, Path(inspect.getfile(inspect.unwrap(train))))
+
+    def _folder_at(self, key: Sequence[object], source: Path) -> Path:
+        text = repr((*key, _code(source), self._code)).encode()
         return self._folder / f"{key[1]}-{hashlib.blake2b(text, digest_size=8).hexdigest()}"
 
 

@@ -171,6 +171,9 @@ def with_marker(settings: Settings, declaration: Declaration) -> Settings:
         more = given.get(name, ())
         assert isinstance(more, tuple)
         given[name] = tuple(dict.fromkeys((*before, *more)))
+    own = declaration.settings.get("packs", ())
+    assert isinstance(own, tuple)
+    given["suite_packs"] = tuple(name for name in settings.packs if name not in own)
     return replace(settings, **given)  # type: ignore[arg-type]
 
 

@@ -129,13 +129,18 @@ def change_features(change: Change, context: Mapping[str, Feature]) -> dict[str,
 def kind_of(change: Change) -> str:
     """The kind of a change: "set", "cleared", "updated" or "other".
 
-    A value is empty if it is None or a tensor of zeros.  "set": no earlier value is known, or an
-    empty value became non-empty.  "cleared": a non-empty value became empty.  "updated": a
-    non-empty value became another non-empty value.  "other": an empty value stayed empty.
+    A value is empty if it is None; a gradient is also empty if it is a tensor of zeros.  "set": no
+    earlier value is known, or an empty value became non-empty.  "cleared": a non-empty value became
+    empty.  "updated": a non-empty value became another non-empty value.  "other": an empty value
+    stayed empty.
     """
     if change.before is None:
         return "set"
-    before, after = is_empty(change.before), is_empty(change.after)
+    if change.attribute != "grad":
+        # Zeros are weights like others: adapters, biases and running means begin with them.
+        before, after = (value.type == "NoneType" for value in (change.before, change.after))
+    else:
+        before, after = is_empty(change.before), is_empty(change.after)
     if before:
         return "other" if after else "set"
     return "cleared" if after else "updated"

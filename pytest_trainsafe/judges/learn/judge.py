@@ -45,7 +45,9 @@ class LearnJudge:
         artefacts = {OBSERVED: str(runs.keep(spec))} if _teaches(case) else {}
         if not packs:
             return FindingsJudgement(JUDGE, artefacts=artefacts)
-        found = judge_trace(trace, packs, relations(case.settings.relations), options.accept)
+        suite = {*case.settings.packs} <= {*case.settings.suite_packs}
+        known = relations(case.settings.relations)
+        found = judge_trace(trace, packs, known, options.accept, suite=suite)
         return FindingsJudgement(JUDGE, found.findings, found.not_compared, artefacts=artefacts)
 
 

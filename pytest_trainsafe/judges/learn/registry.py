@@ -25,6 +25,9 @@ BUILT_IN = (
     f"{_FOLDER}.output:Output",
     f"{_FOLDER}.periodic:Periodic",
     f"{_FOLDER}.numeric:Numeric",
+    f"{_FOLDER}.setup:Setup",
+    f"{_FOLDER}.mode:Mode",
+    f"{_FOLDER}.context:Context",
 )
 
 #: The attributes that a relation must have.

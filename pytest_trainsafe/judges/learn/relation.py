@@ -86,6 +86,9 @@ class Relation(Protocol):
     #: Whether an invariant is judged only for arguments whose dtype and requires_grad were seen
     #: when it was learned.
     typed: bool
+    #: Whether claims name objects of one program.  Then runs of other programs are no evidence, and
+    #: a claim is checked only on the programs from which it was learned.
+    named: bool
 
     def valid(self, claim: Hypothesis) -> bool:
         """Whether a claim from a file has parameters that the relation understands."""
@@ -159,6 +162,7 @@ class RelationBase:
     name = ""
     several = False
     typed = False
+    named = False
     #: The parameters of each form of claim: a type, or the allowed values.
     forms: Sequence[Mapping[str, type | tuple[Plain, ...]]] = ()
 

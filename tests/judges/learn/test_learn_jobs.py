@@ -94,7 +94,7 @@ def test_a_relation_defined_by_a_project_is_learned_and_checked() -> None:
     ("path", "message"),
     [
         ("no_such_module:Rule", "cannot be imported"),
-        (f"{__name__}:Path", "has no several and no typed and no valid"),
+        (f"{__name__}:Path", "has no several and no typed and no named"),
         ("pytest_trainsafe.judges.learn.relations.contain:Nothing", "cannot be imported"),
     ],
 )

@@ -9,13 +9,13 @@ import pytest
 
 from pytest_trainsafe.judges.learn.check.offline import check
 from pytest_trainsafe.judges.learn.check.verifier import CONFIDENCE
+from pytest_trainsafe.judges.learn.columns.entries import owner_of
 from pytest_trainsafe.judges.learn.columns.frame import Frame
 from pytest_trainsafe.judges.learn.events.events import Call, Value
 from pytest_trainsafe.judges.learn.evidence import Evidence
 from pytest_trainsafe.judges.learn.invariant import hypothesis
 from pytest_trainsafe.judges.learn.packs.pack import Pack
 from pytest_trainsafe.judges.learn.relation import Relation
-from pytest_trainsafe.judges.learn.relations.sequence import owner_of
 from tests.support.learn.faults import FAULTS, OTHER
 from tests.support.learn.training_loops import HEALTHY, LEARNED, PARAMETER, Plan, run_of
 

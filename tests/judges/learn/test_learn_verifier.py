@@ -95,10 +95,10 @@ def test_a_rule_is_enforced_in_a_new_configuration_once_seven_configurations_sup
 ) -> None:
     """The examples of one configuration say little about another one."""
     healthy, fault = run_of(HEALTHY["mlp"]), run_of(replace(HEALTHY["mlp"], fault="write_outside"))
-    runs = [replace(healthy, setting=f"seed {seed}") for seed in range(7)]
+    runs = [replace(healthy, setting=f"width {width}") for width in range(7)]
     of_one, of_six, of_seven = (pack_of("own", learn(runs[:count])) for count in (1, 6, 7))
 
-    same, other = replace(fault, setting="seed 0"), replace(fault, setting="seed 9")
+    same, other = replace(fault, setting="width 0"), replace(fault, setting="width 9")
     assert check(same, [of_one], relations).violations
     assert not check(other, [of_one], relations).violations
     assert not check(other, [of_six], relations).violations

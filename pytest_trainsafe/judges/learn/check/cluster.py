@@ -81,14 +81,16 @@ def _cluster(group: Sequence[Violation], relations: Mapping[str, Relation]) -> C
     return Cluster(lead, tuple(each for each in group if each is not lead))
 
 
-def _rank(violation: Violation, relations: Mapping[str, Relation]) -> tuple[float, bool, int]:
+def _rank(violation: Violation, relations: Mapping[str, Relation]) -> tuple[bool, float, bool, int]:
     """A sort key for the violations of one step, best first.
 
-    The violation of the invariant with the highest confidence, rounded to tenths, comes first.
-    Among violations with equal confidence, changes of an optimizer's objects come last.
+    Violations of rules that name an object of the program come first: they say what is trained
+    otherwise.  Then comes the violation of the invariant with the highest confidence, rounded to
+    tenths.  Among violations with equal confidence, changes of an optimizer's objects come last.
     Among the rest, the violation that was found first comes first.
     """
     invariant, record = violation.invariant, violation.record
     sure = confidence(invariant, relations[invariant.claim.relation])
     copy = not isinstance(record, Call) and record.object.startswith("optimizer")
-    return -round(sure * 10) / 10, copy, violation.order
+    unnamed = not relations[invariant.claim.relation].named
+    return unnamed, -round(sure * 10) / 10, copy, violation.order

@@ -19,7 +19,8 @@ from pytest_trainsafe.judges.learn.check.verifier import (
     Verifier,
     watches_of,
 )
-from pytest_trainsafe.judges.learn.columns.frame import Frame, Records, light_call, light_change
+from pytest_trainsafe.judges.learn.columns.frame import Frame, Records
+from pytest_trainsafe.judges.learn.columns.light import light_call, light_change
 from pytest_trainsafe.judges.learn.events.table import replay
 from pytest_trainsafe.judges.learn.invariant import Hypothesis
 from pytest_trainsafe.judges.learn.packs.pack import Pack

@@ -139,6 +139,8 @@ def watches_of(
     for pack in packs:
         for invariant in pack.invariants:
             relation = relations[invariant.claim.relation]
+            if relation.named and program not in {each.program for each in invariant.support}:
+                continue
             if confidence(invariant, relation, program, setting) >= min_confidence:
                 key = invariant.claim, invariant.precondition
                 found.setdefault(key, Watch(invariant, _ignore))

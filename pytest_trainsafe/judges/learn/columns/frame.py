@@ -16,15 +16,15 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from pytest_trainsafe.judges.learn.columns.light import light_call, light_change
 from pytest_trainsafe.judges.learn.conditions import Feature
-from pytest_trainsafe.judges.learn.events.events import Call, Change
+from pytest_trainsafe.judges.learn.events.events import Change
 from pytest_trainsafe.judges.learn.events.table import (
     IS_TENSOR,
     NONE,
     REQUIRES_GRAD,
     ZERO,
     Table,
-    value_at,
 )
 from pytest_trainsafe.judges.learn.features import (
     call_features,
@@ -173,8 +173,13 @@ class Frame:
         """The kinds of change, such as "cleared", and the index in them of each change's kind."""
         changes = self.changes
         before, after = changes["before"], changes["after"]
-        sampled = before == NONE
-        codes, first = combine(sampled, self.empty(before), self.empty(after))
+        new = before == NONE
+        gradient = np.array([name[1] == "grad" for name in self.variables], bool)
+        empty = [
+            np.where(gradient[self.variable_of_change], self.empty(rows), self._is_none[rows])
+            for rows in (before, after)
+        ]
+        codes, first = combine(new, *empty, gradient[self.variable_of_change])
         names = [kind_of(self._light_change(int(row))) for row in first]
         every = sorted(set(names))
         return every, np.array([every.index(name) for name in names], np.int64)[codes]
@@ -412,36 +417,6 @@ class Frame:
 
     def _light_change(self, row: int) -> Change:
         return light_change(self.table, row)
-
-
-def light_call(table: Table, row: int) -> Call:
-    """The call in a row of a table, with its values but without its parent."""
-    columns = table.calls
-    call = Call(
-        table.texts[int(columns["api"][row])],
-        table.metas[int(columns["meta"][row])],
-        thread=int(columns["thread"][row]),
-    )
-    first = int(columns["values"][row])
-    count = int(columns["arguments"][row]) + int(columns["results"][row])
-    for at in range(first, first + count):
-        call.values[table.texts[int(table.values["place"][at])]] = value_at(table, at)
-    return call
-
-
-def light_change(table: Table, row: int) -> Change:
-    """The change in a row of a table, without the call that made it."""
-    columns, texts = table.changes, table.texts
-    before = int(columns["before"][row])
-    return Change(
-        object=texts[int(columns["object"][row])],
-        type=texts[int(columns["type"][row])],
-        attribute=texts[int(columns["attribute"][row])],
-        after=value_at(table, int(columns["after"][row])),
-        meta=table.metas[int(columns["meta"][row])],
-        before=None if before == NONE else value_at(table, before),
-        changed=bool(columns["changed"][row]),
-    )
 
 
 def feature_key(features: Mapping[str, Feature]) -> tuple[tuple[str, str, object], ...]:

@@ -28,14 +28,18 @@ def learn_relation(path: str, runs: Sequence[tuple[Source, Sequence[Frame]]]) ->
     `runs` has, for each run, its program and configuration, and the prepared tables of its ranks.
     """
     relation = load_relation(path)
-    claims: set[Hypothesis] = set()
-    for _, frames in runs:
-        claims.update(relation.hypotheses(frames))
+    claims: dict[Hypothesis, set[str]] = {}
+    for (program, _), frames in runs:
+        for claim in relation.hypotheses(frames):
+            claims.setdefault(claim, set()).add(program)
     ordered = sorted(claims, key=lambda claim: claim.order)
     evidence: dict[Hypothesis, dict[Source, Counts]] = {}
     for source, frames in runs:
         counted = Evidence()
-        relation.examples(frames, ordered, counted)
+        fitting = ordered
+        if relation.named:
+            fitting = [claim for claim in ordered if source[0] in claims[claim]]
+        relation.examples(frames, fitting, counted)
         for claim, counts in counted.counts().items():
             known = evidence.setdefault(claim, {})
             known[source] = together([known.get(source, []), counts])

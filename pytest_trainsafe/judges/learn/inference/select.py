@@ -5,6 +5,7 @@ They need evidence, and no stronger invariant may imply them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from pytest_trainsafe.judges.learn.conditions import Features, Mark
@@ -18,6 +19,8 @@ from pytest_trainsafe.judges.learn.run import Source
 
 #: An invariant that was seen with this many classes of a family is judged on all classes.
 MANY_CLASSES = 3
+#: The seed in the text of a configuration (`ObservedRun.setting`).
+_SEED = re.compile(r"(?<=\bseed)\"?\W{1,2}\d+")
 #: The least number of passing examples that count as evidence.
 LEAST_EXAMPLES = 3
 
@@ -143,10 +146,18 @@ def confidence(
 
     If `program` is the name of one of these programs, a second probability is computed, and the
     larger of the two is returned.  Its cases are the examples of the program in the configuration
-    `setting`.  If the invariant was not learned in this configuration, n is the number of those of
-    the program's configurations in which it was, plus `CHOICE` - 1, or 0 if that is larger.
+    `setting`.  If the invariant was not learned in this configuration, they are those of the
+    configurations that differ from it only in the seed, if there are at least two.  Otherwise n is
+    the number of those of the program's configurations in which it was learned, plus `CHOICE` - 1,
+    or 0 if that is larger.
     """
     programs = max(invariant.programs + relation.prior(invariant.claim) - 1, -1)
     own = next((dict(each.settings) for each in invariant.support if each.program == program), {})
-    cases = own.get(setting, max(len(own) + CHOICE - 1, 0))
+    cases = own.get(setting, 0) or _of_seeds(own, setting) or max(len(own) + CHOICE - 1, 0)
     return max((programs + 1) / (programs + 2), (cases + 1) / (cases + 2) if cases else 0)
+
+
+def _of_seeds(own: Mapping[str, int], setting: str) -> int:
+    """The examples in configurations that differ from `setting` only in the seed; 0 of one."""
+    same = [count for each, count in own.items() if _SEED.sub("", each) == _SEED.sub("", setting)]
+    return sum(same) if len(same) > 1 else 0

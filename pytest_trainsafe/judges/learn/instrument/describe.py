@@ -151,6 +151,16 @@ class Describer:
                 inside = all(id(each) in known for each in _held(optimizer))
                 values[f"{place}.in_model"] = plain_value(bool, inside)
 
+    def put_stepped(self, name: str, modes: str, values: dict[str, Value]) -> None:
+        """Put the name of an optimizer that stepped into `values`, if it has one.
+
+        `modes` says in which modes models ran since the last step (`modes.Modes`).
+        """
+        if name:
+            values["self.name"] = plain_value(str, name)
+        if modes:
+            values["self.modes"] = plain_value(str, cut(modes))
+
     def _put_held(self, optimizer: Optimizer, values: dict[str, Value]) -> None:
         """Put facts on the parameters that an optimizer holds into `values`.
 
@@ -158,12 +168,13 @@ class Describer:
         the learning rate of every group is zero, as in the first step of a warm-up.  "frozen"
         counts the parameters that require no gradient now, but required one when the optimizer was
         made; if no parameter requires a gradient now, it counts all parameters.  "stale" counts the
-        parameters that have no gradient and belong to none of the recorded models.
+        parameters that have no gradient and belong to none of the recorded models.  "ungraded"
+        counts the parameters that require a gradient and have none.
         """
         if optimizer not in self._frozen:
             self.made(optimizer)
         before = self._frozen[optimizer]
-        held = trained = frozen = stale = gradients = 0
+        held = trained = frozen = stale = gradients = ungraded = 0
         for parameter in _held(optimizer):
             held += 1
             trained += parameter.requires_grad
@@ -172,12 +183,14 @@ class Describer:
                 gradients += 1
             else:
                 stale += not self._is_known(parameter)
+                ungraded += parameter.requires_grad
         rates = (group.get("lr") for group in optimizer.param_groups)
         rests = all(isinstance(rate, int | float) and rate == 0 for rate in rates)
         values["self.has_gradients"] = plain_value(bool, gradients > 0)
         values["self.zero_rate"] = plain_value(bool, rests)
         values["self.frozen"] = plain_value(int, frozen if trained else held)
         values["self.stale"] = plain_value(int, stale)
+        values["self.ungraded"] = plain_value(int, ungraded)
 
     def _put_summary(self, place: str, thing: Mapping[Any, Any], values: dict[str, Value]) -> None:
         """Put hashes of the keys and of the tensors of a large dict, such as a state dict."""

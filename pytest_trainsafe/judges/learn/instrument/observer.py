@@ -19,6 +19,7 @@ from pytest_trainsafe.judges.learn.instrument.binding import Binder
 from pytest_trainsafe.judges.learn.instrument.describe import Describer
 from pytest_trainsafe.judges.learn.instrument.facts import Objects
 from pytest_trainsafe.judges.learn.instrument.meta import Meta
+from pytest_trainsafe.judges.learn.instrument.modes import Modes
 from pytest_trainsafe.judges.learn.instrument.names import error_name, method_api
 from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Role, Target
 from pytest_trainsafe.judges.learn.instrument.patching.selection import Contents, Selection, Wanted
@@ -114,6 +115,7 @@ class Observer:
         self.variables = Variables(objects, self.describer, wanted)
         #: The ids of the modules whose calls were seen.  Others may run only in compiled code.
         self.called: set[int] = set()
+        self._modes = Modes()
         self._thread = _Thread()
         self._threads = 0
         self._lock = threading.RLock()
@@ -186,6 +188,9 @@ class Observer:
                 if _outside_of_modules(thread.frames):
                     self._initialised = True
                     self.variables.model(thing)
+                    if self.steps.recording and not in_backward():
+                        name = self.variables.path_of(thing)
+                        self._modes.ran(name, thing, torch.is_grad_enabled())
             elif role.kind in ("used", "step"):
                 self._use(thing)
             frame.phase = self._phase(role.phase, role.kind, outer, frame.training)
@@ -229,6 +234,9 @@ class Observer:
                 else:
                     read = "result" in self._contents.of(call.api)
                     self.describer.put("result", result, call.values, read=read)
+                    if role.kind == "step" and isinstance(frame.thing, Optimizer):
+                        named = self.variables.name_of_thing(frame.thing)
+                        self.describer.put_stepped(named, self._modes.take(), call.values)
                 self._tell(self._left, call)
         finally:
             while thread.frames and thread.frames.pop() is not frame:
@@ -262,7 +270,8 @@ class Observer:
         given = dict(self._binder(target, original, frame.thing).places(args, kwargs))
         if given.get("arg.closure") is not None:
             # Its gradients are computed in the call.
-            values.pop("self.has_gradients", None)
+            for name in ("has_gradients", "stale", "ungraded"):
+                values.pop(f"self.{name}", None)
         communicates = frame.api.startswith("torch.distributed.")
         for place, value in given.items():
             if communicates:

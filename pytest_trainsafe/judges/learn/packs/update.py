@@ -133,6 +133,14 @@ def _about(invariant: Invariant) -> tuple[str, frozenset[object]]:
 
 
 def _clash(one: Invariant, other: Invariant, relations: Mapping[str, Relation]) -> bool:
+    """Whether no example can satisfy both, and both can be judged on the same example.
+
+    Two invariants are never judged on the same example if some field of their contexts has other
+    values in one than in the other.
+    """
+    values = dict(other.within)
+    if any(not {*seen} & {*values[name]} for name, seen in one.within if name in values):
+        return False
     relation = relations[one.claim.relation]
     both = one.precondition.implies(other.precondition) or other.precondition.implies(
         one.precondition

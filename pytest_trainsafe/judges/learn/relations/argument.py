@@ -1,9 +1,10 @@
 """Argument: how the arguments of an API's calls relate, within one process.
 
-A claim has one of four forms.  "constant": the argument has a certain value.  "steady": it has the
+A claim has one of five forms.  "constant": the argument has a certain value.  "steady": it has the
 same value as in the last call on the same object.  "fresh": no earlier call had the same value, so
 that no batch is fed twice, no seed used twice and no parameter initialised twice.  "same": two
-numbers of a call, such as a count and the length of a list, are equal.
+numbers of a call, such as a count and the length of a list, are equal.  "off": dropout is off in
+modules that are in evaluation mode.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pytest_trainsafe.judges.learn.check.checker import Checker, by_param, name_
 from pytest_trainsafe.judges.learn.columns.frame import Bools, CallGroup, Frame, Ints, Keys
 from pytest_trainsafe.judges.learn.columns.ranks import mixed
 from pytest_trainsafe.judges.learn.events.events import Call, Plain
-from pytest_trainsafe.judges.learn.events.table import value_at
+from pytest_trainsafe.judges.learn.events.table import NONE, value_at
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.features import Key, is_feature, number_of, property_of
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
@@ -43,6 +44,8 @@ _LOADED = "torch.utils.data.DataLoader.__next__"
 #: APIs that give an object its first values.
 _INITIAL = re.compile(r"(^|[._])init(ialize)?[._]")
 
+#: APIs that drop values at random while training.
+_DROPS = re.compile(r"dropout|scaled_dot_product_attention")
 #: Arguments that switch between training and evaluation.
 _MODES = ("arg.training", "arg.dropout_p")
 
@@ -66,6 +69,7 @@ class Argument(RelationBase):
 
     "constant": a certain value.  "steady": the value of the last call on the same object.  "fresh":
     a value that no earlier call had.  "same": the value of the argument `of` in the same call.
+    "off": False or 0 if the call is in a module that is in evaluation mode.
     """
 
     name = "argument"
@@ -77,6 +81,7 @@ class Argument(RelationBase):
         {"form": ("steady",), "api": str, "place": str, "property": STEADY},
         {"form": ("fresh",), "api": str, "place": str, "property": FRESH},
         {"form": ("same",), "api": str, "place": str, "property": ("value",), "of": str},
+        {"form": ("off",), "api": str, "place": _MODES, "property": ("value",)},
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
@@ -86,9 +91,9 @@ class Argument(RelationBase):
         """
         for frame in frames:
             for api, group in frame.attempts.items():
-                if is_own_module(api):
-                    continue
                 for place, slot in _arguments(group).items():
+                    if place in _MODES and _DROPS.search(api):
+                        yield _claim("off", api, place, "value")
                     for value in _constants(frame, slot):
                         yield _claim("constant", api, place, "value", value)
                     for form, names in (("steady", STEADY), ("fresh", _fresh(frame, api, slot))):
@@ -117,6 +122,8 @@ class Argument(RelationBase):
                     passed, where = _equal(frame, slot, claim["value"])
                 elif form == "same":
                     passed, where = _same(frame, slot, group.slots.get(claim.text("of")))
+                elif form == "off":
+                    passed, where = _off(frame, group, slot)
                 else:
                     passed, where = _passed(frame, group, slot, form, name)
                 found.add(claim, group, passed, where)
@@ -132,7 +139,7 @@ class Argument(RelationBase):
         never used twice ("fresh").
         """
         same = all(claim[name] == other[name] for name in ("api", "place", "property"))
-        if not same or "same" in (claim["form"], other["form"]):
+        if not same or {claim["form"], other["form"]} & {"same", "off"}:
             return False
         if claim["form"] == other["form"] == "constant":
             return claim["value"] != other["value"]
@@ -141,16 +148,19 @@ class Argument(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How credible a claim is (`Relation.prior`).
 
-        2 for a constant mode, such as `arg.training`.  1 for the form "same", and for most claims
-        of the form "fresh".  `OWN` for all other claims, because authors choose options freely:
-        such a claim is checked only on the programs from which it was learned.
+        2 for a constant mode, such as `arg.training`.  1 for the forms "same" and "off", and for
+        most claims of the form "fresh".  `OWN` for all other claims, because authors choose options
+        freely, and for modules that programs define: such a claim is checked only on the programs
+        from which it was learned.
         """
         if claim["form"] == "fresh":
             # Small batches of labels repeat by chance.
             if claim["place"] in ("result", "result.0", "arg.seed"):
                 return 1
             return OWN if _SOURCE.search(claim.text("api")) else 1
-        if claim["form"] == "same":
+        if is_own_module(claim.text("api")):
+            return OWN
+        if claim["form"] in ("same", "off"):
             return 1
         if claim["form"] == "steady" or claim["value"] is None:
             return OWN
@@ -160,9 +170,10 @@ class Argument(RelationBase):
     def anywhere(self, claim: Hypothesis) -> bool:
         """Whether a claim may be judged in phases, modes and dtypes in which it was not seen.
 
-        True for the form "same": if two counts must agree, they do so in every context.
+        True for the form "same": if two counts must agree, they do so in every context.  True for
+        "off", which says itself where it is judged.
         """
-        return claim["form"] == "same"
+        return claim["form"] in ("same", "off")
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The check needs the API of the claim."""
@@ -180,6 +191,11 @@ class Argument(RelationBase):
             return Explanation(
                 f"{place} of {api} is {claim['value']!r}",
                 "an option was changed, or the wrong mode is passed on",
+            )
+        if claim["form"] == "off":
+            return Explanation(
+                f"{place} of {api} is off in modules that are in evaluation mode",
+                "the function is called without training=self.training",
             )
         if claim["form"] == "same":
             return Explanation(
@@ -227,6 +243,10 @@ class _Checker(Checker):
                 if mine is None or its is None or max(mine, its) < SMALL:
                     continue
                 passed = mine == its
+            elif form == "off":
+                if call.meta.get("training") is not False:
+                    continue
+                passed = not value.plain
             elif form == "steady":
                 owner = call.values.get("self")
                 last = id(watch), 0 if owner is None else owner.identity
@@ -300,6 +320,15 @@ def _same(frame: Frame, slot: Ints, other: Ints | None) -> tuple[Bools, Bools]:
     others, has = frame.numbers(other, "value")
     with np.errstate(invalid="ignore"):
         return numbers == others, valid & has & (np.maximum(numbers, others) >= SMALL)
+
+
+def _off(frame: Frame, group: CallGroup, slot: Ints) -> tuple[Bools, Bools]:
+    """Which calls drop nothing, and which are in a module in evaluation mode."""
+    metas = frame.calls["meta"][group.rows]
+    quiet = np.array([meta.get("training") is False for meta in frame.table.metas], bool)[metas]
+    numbers = frame.values["number"][np.maximum(slot, 0)]
+    valid = (slot != NONE) & ~np.isnan(numbers)
+    return (numbers == 0) & valid, quiet & valid
 
 
 def _arguments(group: CallGroup) -> Mapping[str, Ints]:

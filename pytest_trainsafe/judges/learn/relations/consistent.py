@@ -20,6 +20,7 @@ from pytest_trainsafe.judges.learn.events.table import NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judges.learn.relation import CHOICE, HABIT, Explanation, Needs, RelationBase
+from pytest_trainsafe.judges.learn.setup_text import SETUP
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 _LEAST = 0.01
@@ -117,7 +118,7 @@ def _pairs(
         for code, name in enumerate(one.variables):
             if name not in known or (wanted is not None and name not in wanted):
                 continue
-            if name in _PRIVATE:
+            if name in _PRIVATE or name[1] == SETUP:
                 continue
             rows = one.at_step_ends(code), other.at_step_ends(known[name])
             records = one.change_records(rows[0]), other.change_records(rows[1])

@@ -7,6 +7,7 @@ nesting below the call.  Therefore a check that observes fewer APIs has the same
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
@@ -28,10 +29,14 @@ from pytest_trainsafe.judges.learn.features import kind_of
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, Invariant, hypothesis
 from pytest_trainsafe.judges.learn.names import is_architecture, is_own_module
 from pytest_trainsafe.judges.learn.relation import CHOICE, OWN, Explanation, Needs, RelationBase
+from pytest_trainsafe.judges.learn.setup_text import SETUP
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 #: An event: ("call", API, "", "") or ("change", variable, attribute, kind).
 Event = tuple[str, str, str, str]
+
+#: Settings of optimizers that stop by themselves, such as LBFGS: a step may then do nothing.
+_STOPS = re.compile(r"self\.param_groups\.(\d+\.)?tolerance_")
 
 #: The least share of an API's calls that must contain an event to propose a hypothesis.
 _LEAST = 0.02
@@ -95,7 +100,8 @@ class Contain(RelationBase):
                     if code is not None:
                         first, last = np.searchsorted(codes, [code, code + 1])
                         passed[positions[first:last]] = True
-                    found.add(claim, group, passed, _after_first(frame, claim, group))
+                    where = _after_first(frame, claim, group) & ~_stoppable(group)
+                    found.add(claim, group, passed, where)
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
         """For a claim on a change of a certain kind, the claim on a change of any kind."""
@@ -207,6 +213,15 @@ def _after_first(frame: Frame, claim: Hypothesis, group: CallGroup) -> Bools:
     return np.asarray(frame.calls["exit"][group.rows] > first, bool)
 
 
+def _stoppable(group: CallGroup) -> Bools:
+    """The calls of `group` that may do nothing: steps of an optimizer that stops by itself."""
+    found = np.zeros(len(group.rows), bool)
+    for place, slot in group.slots.items():
+        if _STOPS.search(place):
+            found |= slot != NONE
+    return found
+
+
 class _Checker(Checker):
     def __init__(self, watches: Sequence[Watch], contexts: Contexts) -> None:
         super().__init__(contexts)
@@ -238,7 +253,7 @@ class _Checker(Checker):
 
     def left(self, call: Call) -> None:
         events = self._open.pop(id(call), None)
-        if events is not None and not call.exception:
+        if events is not None and not call.exception and not any(map(_STOPS.match, call.values)):
             for watch in self._watches[name_of(call)]:
                 event = _event(watch.claim)
                 if not _is_of_model(event) or event[1:3] in self._known:
@@ -287,7 +302,7 @@ def _sensible(api: str, event: Event) -> bool:
         # Which layers a model calls is no rule of training.
         return name != api and not is_architecture(name)
     # Private attributes are details of a release.
-    return kind != "other" and not attribute.startswith("_")
+    return kind != "other" and attribute != SETUP and not attribute.startswith("_")
 
 
 def _claim(api: str, event: Event) -> Hypothesis:

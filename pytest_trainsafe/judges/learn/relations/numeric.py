@@ -20,6 +20,7 @@ from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.features import number_of
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judges.learn.relation import CHOICE, OWN, Explanation, Needs, RelationBase
+from pytest_trainsafe.judges.learn.setup_text import SETUP
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 #: Bounds are powers of ten, so that packs change little when programs are added.
@@ -108,7 +109,10 @@ class Numeric(RelationBase):
         if claim["form"] == "finite" and claim["attribute"] == "grad":
             return CHOICE
         if claim["form"] in _BOUNDS:
-            return -1 if claim["attribute"] == "data" else OWN
+            if claim["attribute"] != "data":
+                return OWN
+            # Small parameters, such as biases, change by more than their norm.
+            return CHOICE if claim["form"] == "change" else -1
         return 1 if claim["form"] == "finite" else 0
 
     def needs(self, claim: Hypothesis) -> Needs:
@@ -162,6 +166,8 @@ class _Checker(Checker):
 def _changes(frame: Frame) -> Iterator[tuple[tuple[str, str], Ints]]:
     codes, changed = frame.variable_of_change, frame.changes["changed"]
     for code, name in enumerate(frame.variables):
+        if name[1] == SETUP:
+            continue
         rows = np.flatnonzero((codes == code) & changed)
         if len(rows):
             yield name, rows

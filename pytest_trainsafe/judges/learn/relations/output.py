@@ -5,7 +5,8 @@ is a size, a dtype, the content of a tensor that is only moved, or a number.  "a
 has the dtype of the autocast context.  "at_most": a size or a number of the result does not exceed
 an argument.  "not_negative": a number is 0 or more.  "finite" and "nonzero": all elements of a
 tensor are finite, or some are not zero.  "requires_grad": the result requires gradients if an
-argument does.  "no_grad": it does not require them.
+argument does.  "no_grad": it does not require them.  "empty": a list has no items, such as the keys
+that a loaded state lacks.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 _EQUAL = ("dtype", "device", "shape", "shape[0]", "shape[-1]", "digest")
 _AT_MOST = ("shape[0]", "shape[-1]", "value", "norm")
 _FLAGS = ("finite", "nonzero", "requires_grad", "no_grad")
+#: The lists of keys that a model lacks, or that it does not expect.
+_LOADS, _LENGTH = ".load_state_dict", ".length"
 _LEAST = 0.2
 #: Names of arguments that are limits.  Other arguments exceed a result only by coincidence.
 _LIMIT = re.compile(r"max|limit|bound|size")
@@ -61,7 +64,7 @@ class Output(RelationBase):
     forms = (
         {"form": _FLAGS, "api": str, "place": str},
         {"form": ("autocast",), "api": str, "place": str, "property": ("dtype",)},
-        {"form": ("not_negative",), "api": str, "place": str, "property": ("value",)},
+        {"form": ("not_negative", "empty"), "api": str, "place": str, "property": ("value",)},
         {"form": ("equal",), "api": str, "place": str, "property": (*_EQUAL, "value"), "of": str},
         {"form": ("at_most",), "api": str, "place": str, "property": _AT_MOST, "of": str},
     )
@@ -132,15 +135,18 @@ class Output(RelationBase):
         """How credible a claim is (`Relation.prior`).
 
         2 if the API ensures what the claim says, and less if it may hold by chance.  `OWN` for
-        finite norms of gradients, because gradients of a scaled loss may overflow: such a claim is
-        checked only on the programs from which it was learned.  `CHOICE`, which needs seven
-        programs as evidence, for layers whose result has the shape, or the last size, of an
+        finite norms of gradients, because gradients of a scaled loss may overflow, and for the
+        arguments of modules that programs define: such a claim is checked only on the programs from
+        which it was learned.  `CHOICE`, which needs seven
+        programs as evidence, for layers whose result has the shape, a size or the content of an
         argument.
         """
         form, name, api = claim.text("form"), claim.text("property"), claim.text("api")
         if form == "finite" and api.startswith("torch.nn.utils."):
             return OWN
-        if name in ("shape", "shape[-1]") and is_architecture(api):
+        if is_own_module(api) and claim["of"] is not None:
+            return OWN
+        if (name.startswith("shape") or name == "digest") and is_architecture(api):
             return CHOICE
         if form in ("finite", "autocast"):
             return 2
@@ -193,6 +199,13 @@ class Output(RelationBase):
             return Explanation(f"{what} is at most {of}", "a limit is ignored")
         if form == "not_negative":
             return Explanation(f"{what} is not negative", "a loss or a count has the wrong sign")
+        if form == "empty":
+            list_of = place.removesuffix(_LENGTH)
+            which = {"result.0": "missing_keys", "result.1": "unexpected_keys"}.get(list_of, place)
+            return Explanation(
+                f"{which} of {claim['api']} is empty",
+                "the keys have another prefix, or strict=False hides that parts were not loaded",
+            )
         said = {
             "finite": ("is finite", "an overflow, or a division by zero"),
             "nonzero": (
@@ -237,8 +250,6 @@ def _proposed(frame: Frame, group: CallGroup) -> Iterator[Hypothesis]:
     """Yields the claims that fit the types of the results and arguments of the calls of an API."""
     results = [place for place in group.slots if place.startswith("result")]
     arguments = [place for place in group.slots if not place.startswith("result")]
-    if is_own_module(group.api):
-        arguments = []
     for place in results:
         slot = group.slots[place]
         tensor = frame.bits(slot, IS_TENSOR).any()
@@ -248,6 +259,8 @@ def _proposed(frame: Frame, group: CallGroup) -> Iterator[Hypothesis]:
             yield _claim(group.api, "autocast", place, "dtype")
         else:
             yield _claim(group.api, "not_negative", place, "value")
+            if group.api.endswith(_LOADS) and place.endswith(_LENGTH):
+                yield _claim(group.api, "empty", place, "value")
         number = not tensor and frame.numbers(slot, "value")[1].any()
         for of in arguments:
             other = group.slots[of]
@@ -290,6 +303,9 @@ def _passed(frame: Frame, group: CallGroup, claim: Hypothesis) -> tuple[Bools, B
     if form == "not_negative":
         numbers, valid = frame.numbers(slot, name)
         return (numbers >= 0) & valid, valid
+    if form == "empty":
+        numbers, valid = frame.numbers(slot, name)
+        return (numbers == 0) & valid, valid
     if form == "autocast":
         keys, valid = frame.keys(slot, name)
         wanted, has = frame.autocast_keys(frame.calls["meta"][group.rows])
@@ -331,6 +347,9 @@ def _judged(call: Call, claim: Hypothesis) -> bool | None:
     if form == "not_negative":
         number = number_of(value, name)
         return None if number is None else number >= 0
+    if form == "empty":
+        number = number_of(value, name)
+        return None if number is None else number == 0
     if form == "autocast":
         wanted = call.meta.get("autocast")
         return None if facts is None or not isinstance(wanted, str) else facts.dtype == wanted

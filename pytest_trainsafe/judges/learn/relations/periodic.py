@@ -21,6 +21,7 @@ from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.features import is_empty, number_of
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judges.learn.relation import CHOICE, OWN, Explanation, Needs, RelationBase
+from pytest_trainsafe.judges.learn.setup_text import SETUP
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 #: The longest period, in steps.
@@ -154,7 +155,8 @@ class _Checker(Checker):
         if name in self._watches:
             key = change.object, change.attribute
             seen = self._now.setdefault(key, _Seen(change))
-            seen.last = change
+            if change.changed or not seen.changed:  # a report shows the change, not the sample
+                seen.last = change
             seen.changed |= change.changed
 
     def step_ended(self, step: int) -> None:
@@ -189,7 +191,7 @@ def _moments(
     changes = frame.changes
     graded, zero = _graded(frame), _zero_rate(frame)
     for code, name in enumerate(frame.variables):
-        if wanted is not None and name not in wanted:
+        if name[1] == SETUP or (wanted is not None and name not in wanted):
             continue
         rows = frame.at_step_ends(code)
         if not len(rows):

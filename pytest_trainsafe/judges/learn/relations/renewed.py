@@ -1,13 +1,15 @@
 """Renewed: between two calls of an API on one object, a kind of variable is cleared or set anew.
 
 Gradients are cleared between two steps of an optimizer.  It does not matter how: by `zero_grad`, by
-an assignment, or by a framework that takes the gradients away.
+an assignment, or by a framework that takes the gradients away.  A step is over when it returns: a
+closure may clear the gradients in it.  Only gradients of parameters count that the optimizer holds,
+where that was recorded.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -17,14 +19,17 @@ from pytest_trainsafe.judges.learn.check.checker import (
     name_of,
     variable_of,
 )
-from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame
+from pytest_trainsafe.judges.learn.columns.entries import Entries, owner_of
+from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints
+from pytest_trainsafe.judges.learn.columns.setups import holders
 from pytest_trainsafe.judges.learn.events.events import Call, Change
+from pytest_trainsafe.judges.learn.events.table import NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.features import kind_of
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judges.learn.names import ZERO_GRAD
 from pytest_trainsafe.judges.learn.relation import Explanation, Needs, RelationBase
-from pytest_trainsafe.judges.learn.relations.sequence import Entries, owner_of
+from pytest_trainsafe.judges.learn.setup_text import SETUP, optimizers_in
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 _STEP = "torch.optim.*.step"
@@ -60,13 +65,24 @@ class Renewed(RelationBase):
         for frame in frames:
             if _STEP not in frame.groups:
                 continue
-            records, before, entries = Entries(frame).consecutive(_STEP)
+            records, before, _ = Entries(frame).consecutive(_STEP)
+            if not len(records.rows):
+                continue
+            exits = frame.calls["exit"]
+            ends, starts = exits[records.rows], exits[np.searchsorted(frame.calls["entry"], before)]
+            owners, held = _owners(frame, records.rows), holders(frame)
             for claim in claims:
                 name = claim.text("variable"), claim.text("attribute")
-                if name in frame.variables:
-                    moments = frame.changes["position"][_renewals(frame, name)]
-                    counts = np.searchsorted(moments, entries) - np.searchsorted(moments, before)
-                    found.add(claim, records, np.asarray(counts > 0, bool))
+                if name not in frame.variables:
+                    continue
+                rows = np.flatnonzero(_renewals(frame, name))
+                passed = np.zeros(len(ends), bool)
+                for owner in set(owners):
+                    here = np.array([each == owner for each in owners], bool)
+                    moments = frame.changes["position"][_of_owner(frame, rows, owner, held)]
+                    first, last = (np.searchsorted(moments, at[here]) for at in (starts, ends))
+                    passed[here] = last > first
+                found.add(claim, records, passed)
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """Forbids preconditions on the class, the arguments and the object of a step.
@@ -94,7 +110,7 @@ class Renewed(RelationBase):
         """
         name = claim.text("variable"), claim.text("attribute")
         apis = frozenset({_STEP, *_COMPARED})
-        return Needs(apis, frozenset({name}), contents=frozenset())
+        return Needs(apis, frozenset({name, (name[0], SETUP)}), contents=frozenset())
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
         """A listener that judges each step of an optimizer but its first.
@@ -116,42 +132,70 @@ class _Checker(Checker):
     def __init__(self, watches: Sequence[Watch], contexts: Contexts) -> None:
         super().__init__(contexts)
         self._watches = by_param(watches, "api")
-        #: The kinds of gradients that begin anew since the last call, by thread and object, and
-        #: those that were ever observed.
-        self._anew: dict[int, dict[int, set[Name]]] = defaultdict(dict)
-        self._pending: dict[int, set[Name]] = {}
+        #: The gradients that begin anew since the last call, as a kind and the name of the
+        #: parameter, by thread and optimizer, and the kinds that were ever observed.
+        self._anew: dict[int, dict[int, set[tuple[Name, str]]]] = defaultdict(dict)
         self._known: set[Name] = set()
+        #: The optimizers that hold each parameter.
+        self._held: dict[str, set[str]] = {}
 
     def reads_calls(self, api: str) -> bool:
         return api in self._watches
 
     def reads_changes(self, variable: Name) -> bool:
-        return variable in _GRADIENTS
-
-    def entered(self, call: Call) -> None:
-        api = name_of(call)
-        if api in self._watches:
-            owner, anew = owner_of(api, call), self._anew[call.thread]
-            if owner in anew:
-                self._pending[id(call)] = anew[owner]
-            anew[owner] = set()
+        return variable in _GRADIENTS or variable[1] == SETUP
 
     def changed(self, change: Change) -> None:
         name = variable_of(change)
-        if name in _GRADIENTS:
+        if name[1] == SETUP:
+            optimizers = optimizers_in(str(change.after.plain))
+            self._held.setdefault(change.object, set()).update(optimizers)
+        elif name in _GRADIENTS:
             self._known.add(name)
             if change.changed and kind_of(change) in _ANEW:
-                for anew in self._anew.values():
-                    for names in anew.values():
-                        names.add(name)
+                for owners in self._anew.values():
+                    for anew in owners.values():
+                        anew.add((name, change.object))
 
     def left(self, call: Call) -> None:
-        names = self._pending.pop(id(call), None)
-        if names is not None and not call.exception:
-            for watch in self._watches[name_of(call)]:
-                name = watch.claim.text("variable"), watch.claim.text("attribute")
-                if name in self._known:
-                    watch.example(lambda: self.of_call(call), name in names, call)
+        api = name_of(call)
+        if api not in self._watches:
+            return
+        owners, number = self._anew[call.thread], owner_of(api, call)
+        anew, owners[number] = owners.get(number), set()
+        if anew is None or call.exception:
+            return
+        called = call.values.get("self.name")
+        owner = "" if called is None else str(called.plain)
+        names = {name for name, parameter in anew if _holds(owner, parameter, self._held)}
+        for watch in self._watches[api]:
+            kind = watch.claim.text("variable"), watch.claim.text("attribute")
+            if kind in self._known:
+                watch.example(lambda: self.of_call(call), kind in names, call)
+
+
+def _holds(owner: str, parameter: str, held: Mapping[str, Collection[str]]) -> bool:
+    """Whether an optimizer holds a parameter; True if that was not recorded."""
+    optimizers = held.get(parameter)
+    return not owner or not optimizers or owner in optimizers
+
+
+def _owners(frame: Frame, rows: Ints) -> list[str]:
+    """The name of the optimizer of each of these steps, "" where it was not recorded."""
+    group = frame.groups[_STEP]
+    slot = group.slots.get("self.name")
+    if slot is None:
+        return [""] * len(rows)
+    values = slot[np.searchsorted(group.rows, rows)]
+    texts = np.where(values == NONE, NONE, frame.values["text"][np.maximum(values, 0)])
+    return ["" if text == NONE else frame.table.texts[int(text)] for text in texts]
+
+
+def _of_owner(frame: Frame, rows: Ints, owner: str, held: Mapping[str, set[str]]) -> Ints:
+    """Those changes of gradients whose parameter the optimizer `owner` holds."""
+    objects, texts = frame.changes["object"][rows], frame.table.texts
+    own = [code for code in np.unique(objects) if _holds(owner, texts[int(code)], held)]
+    return rows[np.isin(objects, own)]
 
 
 def _renewals(frame: Frame, name: Name) -> Bools:

@@ -1,37 +1,29 @@
 """Sequence: which API is called between two calls of another, and which is called first in a step.
 
-"between" and "once" look at two successive calls of `api` on a thread; calls of an optimizer, a
-scheduler or DeepSpeed's engine must be on the same object.  `inner` is called in between at least
-once, or exactly once.  This does not depend on where a step ends, so it is the same whether a
-program calls `zero_grad` before the forward or after the optimizer's step.  "order": in each step
-that calls both APIs, the first call of `api` comes before the first call of `inner`.
+"between", "once" and "times" look at two successive calls of `api` on a thread; calls of an
+optimizer, a scheduler or DeepSpeed's engine must be on the same object.  `inner` is called in
+between at least once, exactly once, or exactly `times` times.  This does not depend on where a step
+ends, so it is the same whether a program calls `zero_grad` before the forward or after the
+optimizer's step.  "order": in each step that calls both APIs, the first call of `api` comes before
+the first call of `inner`.
 """
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from pytest_trainsafe.judges.learn.check.checker import Checker, name_of
-from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints, Records
-from pytest_trainsafe.judges.learn.events.events import Call
-from pytest_trainsafe.judges.learn.events.table import NONE
+from pytest_trainsafe.judges.learn.columns.entries import Entries, owner_of
+from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints
+from pytest_trainsafe.judges.learn.events.events import Call, Plain
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, Invariant, hypothesis
-from pytest_trainsafe.judges.learn.names import ZERO_GRAD, is_architecture
+from pytest_trainsafe.judges.learn.names import ZERO_GRAD
 from pytest_trainsafe.judges.learn.relation import CHOICE, OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
-
-#: Constructors, and switches between training and evaluation.  Programs may call them anywhere.
-_UNORDERED = re.compile(r"\.(train|eval|__init__)$")
-
-#: APIs whose calls are compared only on the same object: two schedulers may step between two
-#: backwards.
-_OWNED = ("torch.optim.", "deepspeed.DeepSpeedEngine.")
 
 #: APIs whose documentation says in which order they are to be called.
 _ORDERED = ("torch.amp.GradScaler.", "deepspeed.DeepSpeedEngine.")
@@ -48,7 +40,10 @@ class CallSequence(RelationBase):
     """`inner` is called between two calls of `api`, or after the first call of `api` in a step."""
 
     name = "sequence"
-    forms = ({"form": ("between", "once", "order"), "api": str, "inner": str},)
+    forms = (
+        {"form": ("between", "once", "order"), "api": str, "inner": str},
+        {"form": ("times",), "api": str, "inner": str, "times": int},
+    )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
         """Proposes pairs of APIs that are not part of the model's architecture."""
@@ -64,6 +59,8 @@ class CallSequence(RelationBase):
                     for form, passed in (("between", counts > 0), ("once", counts == 1)):
                         if passed.mean() >= _LEAST:
                             yield _claim(form, api, inner)
+                    if counts.min() == counts.max() > 1:
+                        yield _claim("times", api, inner, int(counts[0]))
             firsts = table.firsts
             for api in outer:
                 for inner in outer:
@@ -95,19 +92,18 @@ class CallSequence(RelationBase):
                 for inner, of_inner in _by_inner(wanted[api]).items():
                     counts = table.between(inner, records, before, positions)
                     for claim in of_inner:
-                        once = claim["form"] == "once"
-                        found.add(claim, records, counts == 1 if once else counts > 0)
+                        found.add(claim, records, _passed(claim, counts))
             for claim in orders:
                 records, passed = table.ordered(claim.text("api"), claim.text("inner"))
                 if len(passed):
                     found.add(claim, records, passed)
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """For a claim of the form "once", the same claim of the form "between", which it implies.
+        """For a claim of the form "once" or "times", the claim "between", which it implies.
 
         "once": `inner` is called exactly once between two calls of `api`; "between": at least once.
         """
-        if claim["form"] == "once":
+        if claim["form"] in ("once", "times"):
             yield _claim("between", claim.text("api"), claim.text("inner"))
 
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
@@ -134,7 +130,7 @@ class CallSequence(RelationBase):
         if form == "between" and apis[0] == _ENGINE_STEP:
             return -1
         used = any(api == "torch.optim.*.step" or api.startswith(_CLIPPING) for api in apis)
-        return CHOICE if form != "once" and used and _BACKWARD in apis else OWN
+        return CHOICE if form in ("between", "order") and used and _BACKWARD in apis else OWN
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """Forbids preconditions on the class, the arguments and the object of a call.
@@ -173,128 +169,11 @@ class CallSequence(RelationBase):
                 f"in a step, {api} is called before {inner}", "the calls are in the wrong order"
             )
         once = "exactly once" if claim["form"] == "once" else "at least once"
+        once = f"exactly {claim['times']} times" if claim["form"] == "times" else once
         return Explanation(
             f"between two calls of {api}, {inner} is called {once}",
-            f"the loop forgets {inner}" + (" or repeats it" if once == "exactly once" else ""),
+            f"the loop forgets {inner}" + (" or repeats it" if once.startswith("exactly") else ""),
         )
-
-
-class Entries:
-    """The positions in time at which calls begin, for the APIs that a claim may name.
-
-    `firsts` maps each API and step to the position of the first call of the API in the step.
-    """
-
-    def __init__(self, frame: Frame) -> None:
-        self.frame = frame
-        self.apis = sorted(
-            api for api in frame.groups if not is_architecture(api) and not _UNORDERED.search(api)
-        )
-        calls = frame.calls
-        code = {api: index for index, api in enumerate(frame.apis)}
-        self._rows = {api: frame.entries(code[api]) for api in self.apis}
-        self._steps = frame.steps_of(calls["meta"])
-        self.threads: list[int] = np.unique(calls["thread"]).tolist()
-        self._split = {
-            (api, thread): calls["entry"][rows[calls["thread"][rows] == thread]]
-            for api, rows in self._rows.items()
-            for thread in self.threads
-        }
-        self.firsts: Mapping[str, Mapping[int, int]] = {
-            api: self._first_entries(rows) for api, rows in self._rows.items()
-        }
-
-    def is_nested(self, api: str) -> bool:
-        """Whether every call of an API lies in a call of another one.
-
-        Such an API is left out: its order says no more than that of the outer call.
-        """
-        calls = self.frame.calls
-        parents = calls["parent"][self._rows[api]]
-        inside = parents != NONE
-        outer = self.frame.api[parents[inside]]
-        return bool(inside.all() and (outer != self.frame.api[self._rows[api]][inside]).all())
-
-    def consecutive(self, api: str) -> tuple[Records, Ints, Ints]:
-        """The calls of an API that follow an earlier call of the same API on the same thread.
-
-        For an API in `_OWNED`, the earlier call must also be on the same object.  Returns the
-        calls, the position at which the previous call of each began, and the position at which
-        each call began.
-        """
-        group = self.frame.groups[api]
-        calls = self.frame.calls
-        entries = calls["entry"][group.rows]
-        before = np.full(len(entries), NONE, np.int64)
-        rows = self._rows[api]
-        owners = self._owners(api)
-        for thread, owner in itertools.product(self.threads, np.unique(owners)):
-            every = rows[(calls["thread"][rows] == thread) & (owners == owner)]
-            here = np.isin(group.rows, every)
-            times = calls["entry"][every]
-            at = np.searchsorted(times, entries[here])
-            if len(times):
-                before[here] = np.where(at > 0, times[np.maximum(at - 1, 0)], NONE)
-        has = before != NONE
-        records = Records(group.rows[has], group.codes[has], group.features)
-        return records, before[has], entries[has]
-
-    def _owners(self, api: str) -> Ints:
-        """The number of the object on which each call of an API was made, for APIs in `_OWNED`.
-
-        0 for other APIs, whose calls are compared whatever their objects are.
-        """
-        rows = self._rows[api]
-        owners = np.zeros(len(rows), np.int64)
-        group = self.frame.attempts.get(api)
-        if group is not None and api.startswith(_OWNED) and "self" in group.slots:
-            slot = group.slots["self"]
-            known = np.where(slot == NONE, 0, self.frame.values["identity"][np.maximum(slot, 0)])
-            owners[np.searchsorted(rows, group.rows)] = known
-        return owners
-
-    def between(self, inner: str, records: Records, before: Ints, entries: Ints) -> Ints:
-        """How many calls of `inner` begin between the two calls of each pair from `consecutive`.
-
-        `before` and `entries` are the positions at which the calls of each pair begin.
-        """
-        counts = np.zeros(len(entries), np.int64)
-        if inner in self._rows:
-            threads = self.frame.calls["thread"][records.rows]
-            for thread in self.threads:
-                here = threads == thread
-                times = self._split[inner, thread]
-                counts[here] = np.searchsorted(times, entries[here])
-                counts[here] -= np.searchsorted(times, before[here])
-        return counts
-
-    def ordered(self, api: str, inner: str) -> tuple[Records, Bools]:
-        """Returns the first call of `inner` in each step in which `api` is called too.
-
-        Also returns whether the first call of `api` in the step came before it.
-        """
-        if api not in self._rows or inner not in self._rows:
-            return Records(np.zeros(0, np.int64), np.zeros(0, np.int64), []), np.zeros(0, bool)
-        firsts, others = self.firsts[api], self.firsts[inner]
-        both = sorted(firsts.keys() & others.keys())
-        calls = self.frame.calls
-        rows = np.searchsorted(calls["entry"], [others[step] for step in both])
-        # Whether the order is right is known at the later of the two calls, so that the context
-        # is the only thing that both have.
-        codes, first = np.unique(
-            self.frame.context_of_meta[calls["meta"][rows]], return_index=True
-        )[:2]
-        lookup = np.searchsorted(codes, self.frame.context_of_meta[calls["meta"][rows]])
-        features = [self.frame.context(int(calls["meta"][rows[at]])) for at in first]
-        passed = np.array([firsts[step] < others[step] for step in both], bool)
-        return Records(rows, lookup, features), passed
-
-    def _first_entries(self, rows: Ints) -> dict[int, int]:
-        """Maps each step to the position at which the first of the calls in `rows` begins."""
-        inside = rows[self._steps[rows] != NONE]
-        steps, first = np.unique(self._steps[inside], return_index=True)
-        entries = self.frame.calls["entry"][inside[first]]
-        return dict(zip(steps.tolist(), entries.tolist(), strict=True))
 
 
 class _Checker(Checker):
@@ -339,8 +218,7 @@ class _Checker(Checker):
     def left(self, call: Call) -> None:
         for watch, count in self._pending.pop(id(call), ()):
             if not call.exception:
-                once = watch.claim["form"] == "once"
-                passed = count == 1 if once else count > 0
+                passed = bool(_passed(watch.claim, np.array([count]))[0])
                 watch.example(lambda: self.of_call(call), passed, call, f"called {count} times")
 
     def _ordered(self, api: str, call: Call) -> None:
@@ -364,15 +242,6 @@ class _Checker(Checker):
         """Judge a step as failed: `call` came after `other`, but should have come before it."""
         detail = f"{watch.claim.text('api')} was called after it"
         watch.example(lambda: self.contexts.features(other.meta), False, other, detail)
-
-
-def owner_of(api: str, call: Call) -> int:
-    """The number of the object on which `call` was made, if its API is in `_OWNED`.
-
-    0 for calls of other APIs, which are compared whatever their objects are.
-    """
-    found = call.values.get("self") if api.startswith(_OWNED) else None
-    return 0 if found is None else found.identity
 
 
 def _round_trips(always: Mapping[Hypothesis, Invariant]) -> set[Hypothesis]:
@@ -437,5 +306,13 @@ def _by_inner(claims: Iterable[Hypothesis]) -> Mapping[str, list[Hypothesis]]:
     return found
 
 
-def _claim(form: str, api: str, inner: str) -> Hypothesis:
-    return hypothesis("sequence", form=form, api=api, inner=inner)
+def _passed(claim: Hypothesis, counts: Ints) -> Bools:
+    """Which of these numbers of calls of `inner` satisfy a claim of a form other than "order"."""
+    if claim["form"] == "between":
+        return np.asarray(counts > 0, bool)
+    return np.asarray(counts == (claim["times"] or 1), bool)
+
+
+def _claim(form: str, api: str, inner: str, times: int = 0) -> Hypothesis:
+    more: dict[str, Plain] = {"times": times} if times else {}
+    return hypothesis("sequence", form=form, api=api, inner=inner, **more)

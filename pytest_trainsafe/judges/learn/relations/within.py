@@ -24,6 +24,7 @@ from pytest_trainsafe.judges.learn.events.table import NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judges.learn.relation import OWN, Explanation, Needs, RelationBase
+from pytest_trainsafe.judges.learn.setup_text import SETUP
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 
@@ -131,6 +132,8 @@ def _changes(frame: Frame) -> Iterable[tuple[tuple[str, str], Ints]]:
     changed = frame.changes["changed"] & (frame.changes["before"] != NONE)
     codes = frame.variable_of_change
     for code, name in enumerate(frame.variables):
+        if name[1] == SETUP:
+            continue
         rows = np.flatnonzero(changed & (codes == code))
         if len(rows):
             yield name, rows

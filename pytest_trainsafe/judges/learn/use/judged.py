@@ -22,10 +22,15 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 
 
 def judge_trace(
-    trace: Trace, packs: Sequence[Pack], known: Mapping[str, Relation], accept: Collection[str]
+    trace: Trace,
+    packs: Sequence[Pack],
+    known: Mapping[str, Relation],
+    accept: Collection[str],
+    suite: bool = False,
 ) -> FindingsJudgement:
     """Check packs on what the ranks of a trace observed, as `judge_packs` does."""
-    return judge_packs(observed_run(trace), packs, known, accept=accept, unseen=_unseen(trace))
+    run, unseen = observed_run(trace), _unseen(trace)
+    return judge_packs(run, packs, known, accept=accept, unseen=unseen, suite=suite)
 
 
 def judge_packs(
@@ -35,19 +40,32 @@ def judge_packs(
     *,
     accept: Collection[str] = (),
     unseen: Sequence[str] = (),
+    suite: bool = False,
 ) -> FindingsJudgement:
     """Check packs on an observed run.
 
     `known` maps names to relations (the forms of invariants).  If no invariant applies to the run,
     the judgement has an inconclusive Finding of the check "learn:nothing".  This Finding is left
-    out if `accept` contains "learn:nothing".  `unseen` has sentences on what could not be observed;
-    they become notes of the judgement.
+    out if `accept` contains "learn:nothing".  If the packs are those of the whole test run
+    (`suite`), and not of this test, it is a note: few packs apply to every test of a suite.
+    `unseen` has sentences on what could not be observed; they become notes of the judgement.
     """
     checked = check(run, packs, known)
     findings = list(findings_of(clusters(checked.violations, known), known))
-    if not checked.triggered and not is_accepted(f"{JUDGE}:nothing", accept):
-        findings.append(_nothing(packs))
-    notes = [*checked.not_checked.sentences(), *(f"not observed: {each}" for each in unseen)]
+    nothing = []
+    if not checked.triggered and suite:
+        nothing.append(f"not checked: {_nothing(packs)}")
+    elif not checked.triggered and not is_accepted(f"{JUDGE}:nothing", accept):
+        check_name = f"{JUDGE}:nothing"
+        advice = f"{_nothing(packs)}. Use packs that were learned from programs of the same kind"
+        findings.append(
+            Finding(verdict="inconclusive", judge=JUDGE, check=check_name, message=advice)
+        )
+    notes = [
+        *nothing,
+        *checked.not_checked.sentences(),
+        *(f"not observed: {each}" for each in unseen),
+    ]
     return FindingsJudgement(JUDGE, findings, notes)
 
 
@@ -79,11 +97,7 @@ def _unseen(trace: Trace) -> list[str]:
     )
 
 
-def _nothing(packs: Sequence[Pack]) -> Finding:
+def _nothing(packs: Sequence[Pack]) -> str:
     names = ", ".join(pack.name for pack in packs)
     count = sum(len(pack.invariants) for pack in packs)
-    message = (
-        f"none of the {count} invariants of {names} applied to this run, so nothing was checked. "
-        "Use packs that were learned from programs of the same kind"
-    )
-    return Finding(verdict="inconclusive", judge=JUDGE, check=f"{JUDGE}:nothing", message=message)
+    return f"none of the {count} invariants of {names} applied to this run, so nothing was checked"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,17 +19,21 @@ from torch.utils.data import DataLoader, Sampler
 
 from pytest_trainsafe.compat.modules import own_buffers
 from pytest_trainsafe.judges.learn.events.events import Plain, Value
-from pytest_trainsafe.judges.learn.instrument.describe import Describer
+from pytest_trainsafe.judges.learn.instrument.describe import Describer, cut
 from pytest_trainsafe.judges.learn.instrument.facts import Objects
 from pytest_trainsafe.judges.learn.instrument.names import public_name
 from pytest_trainsafe.judges.learn.instrument.patching.selection import Wanted
 from pytest_trainsafe.judges.learn.instrument.state import plain
 from pytest_trainsafe.judges.learn.instrument.state.fingerprint import Fingerprint
 from pytest_trainsafe.judges.learn.instrument.state.slots import Slot
+from pytest_trainsafe.judges.learn.setup_text import SETUP, setup_text
 from pytest_trainsafe.record.model.names import canonical
 
 #: Called for each change, with the slot and its earlier value; None for a new state.
 Changed = Callable[[Slot, Value | None], None]
+
+#: The groups of optimizers that hold a parameter, by the parameter's id.
+_Held = Mapping[int, Sequence[str]]
 
 #: The most objects of one kind that are followed.  Further ones are listed as unseen.
 MAX_OBJECTS = 64
@@ -76,6 +80,17 @@ class Variables:
         self.unseen: dict[str, None] = {}
 
     # What is followed.
+
+    def name_of_thing(self, thing: object) -> str:
+        """The name of a followed optimizer, scheduler and so on; "" for any other object."""
+        return next((name for name, reference in self._others if reference() is thing), "")
+
+    def path_of(self, module: nn.Module) -> str:
+        """The name of a model, or of a module in its model; the class of an unknown module."""
+        for name, reference in self._models:
+            if reference() is module:
+                return name
+        return self._modules.get(module) or public_name(type(module))
 
     def name_of(self, module: nn.Module) -> str:
         """The name of a module in its model; "" for the model itself and for unknown modules."""
@@ -204,11 +219,11 @@ class Variables:
         self._stale = True
         self._refresh(changed)
         describer = self._describer
-        for slot in self._slots.values():
+        for slot in self._listed:
             before = slot.look(describer, True, self._moment)
             if before is not None:
                 changed(slot, before)
-        for slot in self._slots.values():
+        for slot in self._listed:
             sampled(slot)
 
     def rebase(self) -> None:
@@ -253,12 +268,16 @@ class Variables:
                 slots[key] = known
                 if slot.attribute == "in_optimizer":  # the optimizer was found only now
                     known.look(self._describer, False, self._moment)
+                elif slot.kind == SETUP:
+                    before = known.look(self._describer, False, self._moment)
+                    if before is not None:
+                        changed(known, before)
                 continue
             slot.look(self._describer, True, self._moment)
             slots[key] = slot
-            if slot.kind == "state" and self._slots:
+            if slot.kind == SETUP or (slot.kind == "state" and self._slots):
                 changed(slot, None)
-        listed = tuple(slots.values())
+        listed = tuple(slot for slot in slots.values() if slot.kind != SETUP)
         if listed != self._listed:
             self._fingerprint, self._kinds = Fingerprint(), {}
             for index, slot in enumerate(listed):
@@ -271,13 +290,13 @@ class Variables:
         self._models = [each for each in self._models if each[1]() is not None]
         self._others = [each for each in self._others if each[1]() is not None]
         things = [(name, reference()) for name, reference in self._others]
-        optimized = {
-            id(parameter)
-            for _, thing in things
-            if isinstance(thing, Optimizer)
-            for group in thing.param_groups
-            for parameter in group["params"]
-        }
+        optimized: dict[int, list[str]] = {}
+        for name, thing in things:
+            if isinstance(thing, Optimizer):
+                for index, group in enumerate(thing.param_groups):
+                    where = f"{name}.param_groups.{index}"
+                    for parameter in group["params"]:
+                        optimized.setdefault(id(parameter), []).append(where)
         self._names = {}
         for name, reference in self._models:
             module = reference()
@@ -298,11 +317,14 @@ class Variables:
         for key in self._program:
             yield Slot(PROGRAM, PROGRAM, key, "plain", functools.partial(self._program.get, key))
 
-    def _of_model(self, name: str, module: nn.Module, optimized: set[int]) -> Iterator[Slot]:
-        for path, parameter in module.named_parameters():
-            called = f"{name}.{canonical(path)}"
-            self._names.setdefault(id(parameter), called)
-            yield from _of_parameter(called, parameter, optimized)
+    def _of_model(self, name: str, module: nn.Module, optimized: _Held) -> Iterator[Slot]:
+        every: dict[int, tuple[nn.Parameter, list[str]]] = {}
+        for path, parameter in module.named_parameters(remove_duplicate=False):
+            names = every.setdefault(id(parameter), (parameter, []))[1]
+            names.append(f"{name}.{canonical(path)}")
+        for parameter, names in every.values():
+            self._names.setdefault(id(parameter), names[0])
+            yield from _of_parameter(names, parameter, optimized)
         for path, buffer in module.named_buffers():
             yield Slot(
                 f"{name}.{canonical(path)}",
@@ -312,26 +334,28 @@ class Variables:
                 _always(buffer),
             )
 
-    def _of_bare(self, name: str, optimizer: Optimizer, optimized: set[int]) -> Iterator[Slot]:
-        """Yields the Slots of an optimizer's parameters that no known model has.
-
-        `optimized` has the ids of all parameters in optimizers.
-        """
+    def _of_bare(self, name: str, optimizer: Optimizer, optimized: _Held) -> Iterator[Slot]:
+        """Yields the Slots of an optimizer's parameters that no known model has."""
         for index, group in enumerate(optimizer.param_groups):
             for number, parameter in enumerate(group["params"]):
                 if id(parameter) not in self._names:
                     called = f"{name}.params.{index}.{number}"
-                    yield from _of_parameter(called, parameter, optimized)
+                    yield from _of_parameter([called], parameter, optimized)
 
 
-def _of_parameter(name: str, parameter: torch.Tensor, optimized: set[int]) -> Iterator[Slot]:
-    kind = public_name(type(parameter))
+def _of_parameter(
+    names: Sequence[str], parameter: torch.Tensor, optimized: _Held
+) -> Iterator[Slot]:
+    """Yields the Slots of a parameter, which has the first of its names."""
+    name, kind = names[0], public_name(type(parameter))
     yield Slot(name, kind, "data", "data", _always(parameter))
     yield Slot(name, kind, "grad", "grad", functools.partial(getattr, parameter, "grad"))
     yield Slot(
         name, kind, "requires_grad", "plain", functools.partial(getattr, parameter, "requires_grad")
     )
     yield Slot(name, kind, "in_optimizer", "plain", _always(id(parameter) in optimized))
+    text = setup_text(parameter.requires_grad, optimized.get(id(parameter), ()), names[1:])
+    yield Slot(name, kind, SETUP, SETUP, _always(cut(text)))
 
 
 def _always(thing: object) -> Callable[[], object]:

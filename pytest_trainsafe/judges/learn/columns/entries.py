@@ -1,0 +1,152 @@
+"""Finds when the calls of an API begin, and what is called between two of them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints, Records
+from pytest_trainsafe.judges.learn.events.events import Call
+from pytest_trainsafe.judges.learn.events.table import NONE
+from pytest_trainsafe.judges.learn.names import family, is_architecture
+
+#: Constructors, and switches between training and evaluation.  Programs may call them anywhere.
+_UNORDERED = re.compile(r"\.(train|eval|__init__)$")
+
+#: APIs whose calls are compared only on the same object: two schedulers may step between two
+#: backwards.
+_OWNED = ("torch.optim.", "deepspeed.DeepSpeedEngine.")
+
+
+class Entries:
+    """The positions in time at which calls begin, for the APIs that a claim may name.
+
+    `firsts` maps each API and step to the position of the first call of the API in the step.
+    """
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.apis = sorted(
+            api for api in frame.groups if not is_architecture(api) and not _UNORDERED.search(api)
+        )
+        calls = frame.calls
+        code = {api: index for index, api in enumerate(frame.apis)}
+        self._rows = {api: frame.entries(code[api]) for api in self.apis}
+        self._steps = frame.steps_of(calls["meta"])
+        self.threads: list[int] = np.unique(calls["thread"]).tolist()
+        self._split = {
+            (api, thread): calls["entry"][rows[calls["thread"][rows] == thread]]
+            for api, rows in self._rows.items()
+            for thread in self.threads
+        }
+        self.firsts: Mapping[str, Mapping[int, int]] = {
+            api: self._first_entries(rows) for api, rows in self._rows.items()
+        }
+
+    def is_nested(self, api: str) -> bool:
+        """Whether every call of an API lies in a call of another one of the same library.
+
+        Such an API is left out: its order says no more than that of the outer call.  A function of
+        the program does not replace what it calls: rules about `zero_grad` hold for other programs.
+        """
+        calls = self.frame.calls
+        parents = calls["parent"][self._rows[api]]
+        if not (parents != NONE).all():
+            return False
+        texts = self.frame.table.texts
+        outer = {family(texts[int(text)])[0] for text in np.unique(calls["api"][parents])}
+        library = api.partition(".")[0]
+        return api not in outer and all(each.partition(".")[0] == library for each in outer)
+
+    def consecutive(self, api: str) -> tuple[Records, Ints, Ints]:
+        """The calls of an API that follow an earlier call of the same API on the same thread.
+
+        For an API in `_OWNED`, the earlier call must also be on the same object.  Returns the
+        calls, the position at which the previous call of each began, and the position at which
+        each call began.
+        """
+        group = self.frame.groups[api]
+        calls = self.frame.calls
+        entries = calls["entry"][group.rows]
+        before = np.full(len(entries), NONE, np.int64)
+        rows = self._rows[api]
+        owners = self._owners(api)
+        for thread, owner in itertools.product(self.threads, np.unique(owners)):
+            every = rows[(calls["thread"][rows] == thread) & (owners == owner)]
+            here = np.isin(group.rows, every)
+            times = calls["entry"][every]
+            at = np.searchsorted(times, entries[here])
+            if len(times):
+                before[here] = np.where(at > 0, times[np.maximum(at - 1, 0)], NONE)
+        has = before != NONE
+        records = Records(group.rows[has], group.codes[has], group.features)
+        return records, before[has], entries[has]
+
+    def _owners(self, api: str) -> Ints:
+        """The number of the object on which each call of an API was made, for APIs in `_OWNED`.
+
+        0 for other APIs, whose calls are compared whatever their objects are.
+        """
+        rows = self._rows[api]
+        owners = np.zeros(len(rows), np.int64)
+        group = self.frame.attempts.get(api)
+        if group is not None and api.startswith(_OWNED) and "self" in group.slots:
+            slot = group.slots["self"]
+            known = np.where(slot == NONE, 0, self.frame.values["identity"][np.maximum(slot, 0)])
+            owners[np.searchsorted(rows, group.rows)] = known
+        return owners
+
+    def between(self, inner: str, records: Records, before: Ints, entries: Ints) -> Ints:
+        """How many calls of `inner` begin between the two calls of each pair from `consecutive`.
+
+        `before` and `entries` are the positions at which the calls of each pair begin.
+        """
+        counts = np.zeros(len(entries), np.int64)
+        if inner in self._rows:
+            threads = self.frame.calls["thread"][records.rows]
+            for thread in self.threads:
+                here = threads == thread
+                times = self._split[inner, thread]
+                counts[here] = np.searchsorted(times, entries[here])
+                counts[here] -= np.searchsorted(times, before[here])
+        return counts
+
+    def ordered(self, api: str, inner: str) -> tuple[Records, Bools]:
+        """Returns the first call of `inner` in each step in which `api` is called too.
+
+        Also returns whether the first call of `api` in the step came before it.
+        """
+        if api not in self._rows or inner not in self._rows:
+            return Records(np.zeros(0, np.int64), np.zeros(0, np.int64), []), np.zeros(0, bool)
+        firsts, others = self.firsts[api], self.firsts[inner]
+        both = sorted(firsts.keys() & others.keys())
+        calls = self.frame.calls
+        rows = np.searchsorted(calls["entry"], [others[step] for step in both])
+        # Whether the order is right is known at the later of the two calls, so that the context
+        # is the only thing that both have.
+        codes, first = np.unique(
+            self.frame.context_of_meta[calls["meta"][rows]], return_index=True
+        )[:2]
+        lookup = np.searchsorted(codes, self.frame.context_of_meta[calls["meta"][rows]])
+        features = [self.frame.context(int(calls["meta"][rows[at]])) for at in first]
+        passed = np.array([firsts[step] < others[step] for step in both], bool)
+        return Records(rows, lookup, features), passed
+
+    def _first_entries(self, rows: Ints) -> dict[int, int]:
+        """Maps each step to the position at which the first of the calls in `rows` begins."""
+        inside = rows[self._steps[rows] != NONE]
+        steps, first = np.unique(self._steps[inside], return_index=True)
+        entries = self.frame.calls["entry"][inside[first]]
+        return dict(zip(steps.tolist(), entries.tolist(), strict=True))
+
+
+def owner_of(api: str, call: Call) -> int:
+    """The number of the object on which `call` was made, if its API is in `_OWNED`.
+
+    0 for calls of other APIs, which are compared whatever their objects are.
+    """
+    found = call.values.get("self") if api.startswith(_OWNED) else None
+    return 0 if found is None else found.identity

@@ -26,7 +26,10 @@ WIDTH, LIMIT = 4, 0.05
 
 LAYOUTS: dict[str, Any] = {
     "parameters": {"wide.weight": {"tp_dim": 0}, "narrow.weight": {"tp_dim": 1}},
-    "modules": {"wide": {"output": {"tp_dim": -1}}},
+    "modules": {
+        "wide": {"output": {"tp_dim": -1}},
+        "narrow": {"output": {"tp_partial": True}},
+    },
 }
 
 

@@ -43,6 +43,7 @@ LAYOUTS: dict[str, Any] = {
         "fused": {"output": {"tp_dim": -1, "blocks": [HEADS * SIZE] * 3}},
         "query_norm": {"output": {"tp_dim": 1}},
         "shared": {"output_grad": {"tp_partial": True}},
+        "out": {"output": {"tp_partial": True}},
     },
 }
 

@@ -116,8 +116,8 @@ class Moe(nn.Module):
         else:
             got = sent
         counts = sent.tolist(), got.tolist()
-        names = self._names(chosen[order], *counts)
-        y = self._apply(Swap.apply(x[order], *counts, self.group), names)
+        names = self.names_of(chosen[order], *counts)
+        y = self.computed(Swap.apply(x[order], *counts, self.group), names)
         back = Swap.apply(y, counts[1], counts[0], self.group)
         if self.bug == "gate_after":
             return back[order.argsort()] * gate[order].unsqueeze(-1)
@@ -125,12 +125,12 @@ class Moe(nn.Module):
             return back[order] * gate.unsqueeze(-1)
         return back[order.argsort()] * gate.unsqueeze(-1)
 
-    def _names(self, chosen: Tensor, sent: list[int], got: list[int]) -> Tensor:
+    def names_of(self, chosen: Tensor, sent: list[int], got: list[int]) -> Tensor:
         """The experts of the rows that arrive."""
         numbers = chosen.unsqueeze(-1)
         return _swap(numbers, sent, got, self.group).squeeze(-1)
 
-    def _apply(self, x: Tensor, names: Tensor) -> Tensor:
+    def computed(self, x: Tensor, names: Tensor) -> Tensor:
         y = torch.zeros_like(x)
         for position, (name, expert) in enumerate(self.experts.items()):
             wanted = names == int(name)

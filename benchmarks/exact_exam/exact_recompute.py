@@ -31,7 +31,11 @@ WIDTH, LENGTH, CLASSES = 4, 4, 3
 
 LAYOUTS: dict[str, Any] = {
     "parameters": {"rise.weight": {"tp_dim": 0}, "fall.weight": {"tp_dim": 1}},
-    "modules": {"rise": {"output": {"tp_dim": -1}}, "gelu": {"output": {"tp_dim": -1}}},
+    "modules": {
+        "rise": {"output": {"tp_dim": -1}},
+        "gelu": {"output": {"tp_dim": -1}},
+        "fall": {"output": {"tp_partial": True}},
+    },
 }
 
 

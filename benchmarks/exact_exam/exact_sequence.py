@@ -182,6 +182,8 @@ class Classifier(nn.Module):
 @requires(divides("length", "tp"))
 def train(ctx: Any, length: int = 6, bug: str = "") -> None:
     group = ctx.group("tp")
+    if ctx.point.size("tp") > 1 and not ctx.point.get("sp", False):
+        raise ValueError("this program has tensor parallelism only with sequence parallelism")
     model = Classifier(group, bug).to(ctx.device, ctx.dtype)
     ctx.initialize(model, annotations=LAYOUTS)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)

@@ -168,7 +168,7 @@ _IMAGES = [
     ("mean_variance", SCALE, "norm*", "leggedrobotics/rsl_rl#226"),
     ("statistics_detached", DANGLING, "norm* first*", "arXiv 2506.15961"),
     ("running_local", COMMUNICATION, "norm.running", "NVIDIA-Merlin/HugeCTR#181"),
-    ("gather_detached", DANGLING, "second* loss", "mlfoundations/open_clip#616"),
+    ("gather_detached", DANGLING, "second* loss output", "mlfoundations/open_clip#616"),
     ("own_index", DEVICE, "loss", "mlfoundations/open_clip#616"),
 ]
 _IMAGES_UNEVEN = [("unweighted", SCALE, "norm*", "pytorch/pytorch#22192")]

@@ -38,7 +38,7 @@ Row = dict[str, Any]
 #: may make.
 FAR, NEAR = 1e-9, 1e-12
 
-TEST = '''
+TEST = """
 import pytest
 from exact_cases import CASES, TWINS
 from pytest_trainsafe import assert_proved_equivalent
@@ -58,9 +58,9 @@ def _tests():
 @pytest.mark.parametrize("name", list(_tests()))
 def test_exam(name, candidate_trace, reference_trace):
     assert_proved_equivalent(candidate_trace, reference_trace)
-'''
+"""
 
-CONFTEST = '''
+CONFTEST = """
 import json
 import os
 
@@ -75,7 +75,7 @@ def pytest_runtest_logreport(report):
            "text": report.longreprtext if not report.passed else ""}
     with open(os.environ["EXACT_EXAM_ROWS"], "a", encoding="utf-8") as rows:
         rows.write(json.dumps(row) + "\\n")
-'''
+"""
 
 #: How a bug and a twin may end, the best end first.
 BUG_ENDS = ("refuted, named", "refuted", "not covered", "error", "false proof")

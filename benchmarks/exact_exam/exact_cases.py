@@ -202,7 +202,12 @@ _TABLE: list[tuple[str, dict[str, Any], dict[str, Any], _Bugs]] = [
     ("exact_images", {"dp": 2}, {}, _IMAGES),
     ("exact_images", {"dp": 2}, {"count": 5}, _IMAGES_UNEVEN),
     ("exact_recompute", {"tp": 2, "recompute": True}, {}, _RECOMPUTE),
-    ("exact_recompute", {"tp": 2, "dp": 2, "recompute": True}, {"sharded": True}, _RECOMPUTE_SHARDED),
+    (
+        "exact_recompute",
+        {"tp": 2, "dp": 2, "recompute": True},
+        {"sharded": True},
+        _RECOMPUTE_SHARDED,
+    ),
 ]
 
 CASES: list[Case] = list(_rows())
@@ -222,6 +227,4 @@ _MORE_POINTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 #: more Points have no bug.
 TWINS: list[Case] = list(
     {case.twin: case for case in reversed(CASES)}.values(),
-)[::-1] + [
-    Case(module, "", point, "", (), "", args) for module, point, args in _MORE_POINTS
-]
+)[::-1] + [Case(module, "", point, "", (), "", args) for module, point, args in _MORE_POINTS]

@@ -13,8 +13,8 @@ Bugs, by the argument `bug`:
   over tp (communication; bigcode-project/Megatron-LM pull request 37).
 - "norm_no_sum": the norm of query heads gets the gradient of this rank's heads only (communication;
   NVIDIA-NeMo/RL issue 3716).
-- "heads_scale": the softmax scale counts a head's width from the rank's share of the heads (scaling;
-  TrainVerify, arXiv 2506.15961).
+- "heads_scale": the softmax scale counts a head's width from the rank's share of the heads
+  (scaling; TrainVerify, arXiv 2506.15961).
 """
 
 from __future__ import annotations

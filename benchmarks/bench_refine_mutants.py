@@ -65,9 +65,7 @@ def right_operators(clean: Proof, problem: Problem, other: Problem) -> set[str]:
     }
     (run,) = evaluated(problem, 1, [])
     graph = problem.sequential
-    return {
-        name for name in lost if not lost & set(tensors_of(graph, run.sequential, name))
-    }
+    return {name for name in lost if not lost & set(tensors_of(graph, run.sequential, name))}
 
 
 def by_kind(name: str, clean: Proof, problem: Problem, chance: random.Random) -> list[str]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from proved_program import PROGRAM
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.errors import TraceError
@@ -26,6 +25,7 @@ from pytest_trainsafe.judges.exact.certificate import (
 from pytest_trainsafe.judges.exact.command import HOLDS, REFUSED, UNKNOWN, main
 from pytest_trainsafe.judges.exact.rerun import RefusedError, case_of
 from pytest_trainsafe.trace.run_spec import RunSpec
+from tests.support.exact.proved_program import PROGRAM
 
 TEST = """
 import pytest

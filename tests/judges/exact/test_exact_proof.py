@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from proved_program import PROGRAM
 
 from pytest_trainsafe.judges.exact.certificate import read
+from tests.support.exact.proved_program import PROGRAM
 
 TEST = """
 import pytest

@@ -10,9 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from observed_programs import RULES, Net, checked, data, learned, loop, observed, partial, said
 from torch import nn
-from training_loops import LEARNED, Plan, run_of
 
 from pytest_trainsafe.judges.learn.check.offline import check
 from pytest_trainsafe.judges.learn.columns.entries import Entries
@@ -27,6 +25,18 @@ from pytest_trainsafe.judges.learn.packs.pack import Pack, pack_of, write_pack
 from pytest_trainsafe.judges.learn.packs.update import contradictions
 from pytest_trainsafe.judges.learn.use.deploy import load_packs
 from pytest_trainsafe.judges.learn.use.judged import judge_packs
+from tests.support.learn.observed_programs import (
+    RULES,
+    Net,
+    checked,
+    data,
+    learned,
+    loop,
+    observed,
+    partial,
+    said,
+)
+from tests.support.learn.training_loops import LEARNED, Plan, run_of
 
 #: The runs of healthy programs of one process and of several ranks, of which unions are learned.
 HEALTHY = [

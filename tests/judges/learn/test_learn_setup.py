@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-from observed_programs import RULES, Net, checked, learned, loop, observed, partial, said
 from torch import nn
 
 from pytest_trainsafe.judges.learn.inference.learn import learn
+from tests.support.learn.observed_programs import (
+    RULES,
+    Net,
+    checked,
+    learned,
+    loop,
+    observed,
+    partial,
+    said,
+)
 
 
 def train(fault: str = "") -> None:

@@ -3,11 +3,11 @@
 from fractions import Fraction
 
 import pytest
-from refine_bugs import BUGS, problem
 
 from pytest_trainsafe.judges.refine.certificate.checker import check
 from pytest_trainsafe.judges.refine.certificate.write import certificate_of
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
+from tests.support.refine.bugs import BUGS, problem
 
 
 def refuted(name):

@@ -52,7 +52,7 @@ def test_failure_is_an_assertion_error_with_the_whole_report(bench: Bench) -> No
     assert "starts at norm.weight · main_grad · step 0 · float32" in one_line
     assert "the value is 2 times the reference, which equals dp or tp" in one_line
     assert "3 of 4 main gradients" in one_line
-    assert "look at tests/judges/model.py:4 (module class Norm)" in one_line
+    assert "look at tests/support/compare/model.py:4 (module class Norm)" in one_line
     assert re.search(r"compared \d+ tensors in float32, with a single device", one_line)
     assert "rerun" not in text
     assert issubclass(TrainsafeFailure, AssertionError)

@@ -75,21 +75,18 @@ def judge_schedules(early: Trace, late: Trace) -> list[Finding]:
         return [_inconclusive("schedule:nothing", "the program issues no asynchronous collective")]
     if found is None:
         return []
-    uses = list(_uses(late))
-    own = [each for each in uses if not each.use.recorder]
-    if own:
-        return [_finding(each, found, late) for each in own[:MAX_FINDINGS]]
-    if uses and not _beyond_recording(early, late):
-        where = "; ".join(dict.fromkeys(f"{u.use.call} at {u.use.issued}" for u in uses[:3]))
+    if not _beyond_recording(early, late):
         return [
             _inconclusive(
                 "schedule:recorded",
-                "the only values that differ were recorded while they were in flight "
-                f"({where}), so nothing follows from them",
+                "the only values that differ are activations or gradients, which may have been "
+                f"recorded while they were in flight, such as {found.where or found.subject}",
             )
         ]
-    if uses:
-        return [_finding(each, found, late) for each in uses[:MAX_FINDINGS]]
+    # What the recorder uses is no fault of the program.
+    own = [each for each in _uses(late) if not each.use.recorder]
+    if own:
+        return [_finding(each, found, late) for each in own[:MAX_FINDINGS]]
     return [_unnamed(found, late)]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import schedule_programs
 
 from pytest_trainsafe import TrainsafeFailure, assert_schedule_independent
 from pytest_trainsafe.config.settings import Settings
@@ -86,6 +87,25 @@ def test_a_program_without_asynchronous_collectives_is_inconclusive(candidate: C
     with pytest.raises(TrainsafeFailure, match="schedule:nothing"):
         assert_schedule_independent(traces)
     assert_schedule_independent(traces, accept=["schedule:nothing"])
+
+
+@pytest.mark.parametrize(
+    ("how", "verdict", "check"),
+    [
+        ("recorded in flight", "inconclusive", "schedule:recorded"),
+        ("any source", "fail", "schedule:order"),
+        ("numpy", "fail", "schedule:order"),
+    ],
+)
+def test_a_difference_that_no_early_use_explains_is_said_to_be_one(
+    how: str, verdict: str, check: str, candidate: Candidate
+) -> None:
+    """The recorder itself read the output of a module in flight, which alone is no failure."""
+    with pytest.raises(TrainsafeFailure) as caught:
+        assert_schedule_independent(candidate(schedule_programs.train, {"dp": 4}, how=how))
+
+    [finding] = caught.value.findings
+    assert (finding.verdict, finding.check) == (verdict, check)
 
 
 def test_what_is_no_fixture_is_refused() -> None:

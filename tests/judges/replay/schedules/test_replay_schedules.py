@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import schedule_programs
 
 from pytest_trainsafe import TrainsafeFailure, assert_schedule_independent
 from pytest_trainsafe.config.settings import Settings
@@ -18,6 +17,7 @@ from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
+from tests.support.replay import schedule_programs
 
 BENCHMARKS = Path(__file__).resolve().parents[4] / "benchmarks"
 

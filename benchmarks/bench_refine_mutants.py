@@ -42,8 +42,8 @@ from pytest_trainsafe.reference_models.graph_mutations import (
 SIZES = {"layers": 1, "hidden": 8, "heads": 4, "seq_len": 8, "batch_size": 2, "vocabulary": 16}
 CAPTURES = {
     "GPT tp=2 sp": (gpt.train, {"tp": 2, "sp": True}, {"microbatches": 1}),
-    "GPT dp=2 zero=1": (gpt.train, {"dp": 2, "zero": 1}, {"microbatches": 2}),
-    "Llama tp=2": (llama.train, {"tp": 2}, {"microbatches": 1}),
+    "GPT tp=2": (gpt.train, {"tp": 2}, {"microbatches": 1}),
+    "Llama tp=2 sp": (llama.train, {"tp": 2, "sp": True}, {"microbatches": 1}),
 }
 
 
@@ -65,9 +65,7 @@ def right_operators(clean: Proof, problem: Problem, other: Problem) -> set[str]:
     }
     (run,) = evaluated(problem, 1, [])
     graph = problem.sequential
-    return {
-        name for name in lost if not lost & set(tensors_of(graph, run.sequential, name))
-    }
+    return {name for name in lost if not lost & set(tensors_of(graph, run.sequential, name))}
 
 
 def by_kind(name: str, clean: Proof, problem: Problem, chance: random.Random) -> list[str]:

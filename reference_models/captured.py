@@ -152,9 +152,13 @@ class _Mesh:
 
 
 def captured(program: Program, axes: Mapping[str, AxisValue], **settings: Any) -> Captured:
-    """The graphs of a program's step on one device and at the Point with these axes."""
+    """The graphs of a program's step on one device and at the Point with these axes.
+
+    A `bug` among the settings is planted in the ranks alone.
+    """
     alone, point = Point.of(), Point.of(axes)
-    sequential, whole = _rank(program, alone, 0, settings)
+    correct = {name: value for name, value in settings.items() if name != "bug"}
+    sequential, whole = _rank(program, alone, 0, correct)
     ranks, held = zip(
         *(_rank(program, point, rank, settings) for rank in range(point.world_size)), strict=True
     )
@@ -166,6 +170,10 @@ def captured(program: Program, axes: Mapping[str, AxisValue], **settings: Any) -
         NEW + name: f"{text.partition(' of ')[0]} of {NEW}{name}" for name, text in inputs.items()
     }
     outputs["grad_norm"] = "replica"
+    outputs |= {
+        name: _of_loss(name, ranks, places, mesh) for name in sequential.outputs
+        if name is not None and name.startswith(LOSS)
+    }  # fmt: skip
     return Captured(sequential, ranks, {"mesh": mesh, "inputs": inputs, "outputs": outputs})
 
 
@@ -239,8 +247,24 @@ def _relation(
         blocks = getattr(part, "partition_blocks", ())
         parts = f" parts {'+'.join(str(size // tp) for size in blocks)}" if blocks else ""
         steps.append(f"concat {dim} over tp{parts}")
+    return ", ".join([*steps, *_owned(owners, mesh)]) or "replica"
+
+
+def _owned(owners: Sequence[Mapping[str, int]], mesh: Mapping[str, int]) -> Iterator[str]:
+    """The axes along which one coordinate alone holds a tensor."""
     for axis in mesh:
         held_at = {place[axis] for place in owners}
         if len(held_at) == 1 and mesh[axis] > 1:
-            steps.append(f"at {axis}={held_at.pop()}")
-    return ", ".join(steps) or "replica"
+            yield f"at {axis}={held_at.pop()}"
+
+
+def _of_loss(
+    name: str,
+    ranks: Sequence[Graph],
+    places: Sequence[Mapping[str, int]],
+    mesh: Mapping[str, int],
+) -> str:
+    """The ranks of a micro-batch report its loss; those of cp, each a term of it."""
+    owners = [place for place, graph in zip(places, ranks, strict=True) if name in graph.outputs]
+    steps = ["sum over cp"] if "cp" in mesh else []
+    return ", ".join([*steps, *_owned(owners, mesh)]) or "replica"

@@ -35,9 +35,9 @@ from pytest_trainsafe.judges.refine.search.find import Finder
 from pytest_trainsafe.judges.refine.search.index import Index
 from pytest_trainsafe.judges.refine.sizes.shrink import affordable, shrunk
 from pytest_trainsafe.reference_models import gpt, llama
-from pytest_trainsafe.reference_models.captured import captured
+from pytest_trainsafe.reference_models.captured import Program, captured
 
-MODELS = {"gpt": gpt.train, "llama": llama.train}
+MODELS: dict[str, Program] = {"gpt": gpt.train, "llama": llama.train}
 COLUMNS = ("read", "shrink", "doubles", "exact", "relate", "proof", "check", "MiB", "nodes")
 Result = TypeVar("Result")
 

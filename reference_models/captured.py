@@ -20,12 +20,11 @@ from torch import Tensor, nn
 
 from pytest_trainsafe.compat.dispatch_modes import without_modes
 from pytest_trainsafe.compat.fake_group import fake_group
-from pytest_trainsafe.core.axes import AxisValue
 from pytest_trainsafe.core.mesh import ranks_along
-from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.judges.refine.graphs.graph import Graph
 from pytest_trainsafe.judges.refine.graphs.modules import capture
-from pytest_trainsafe.record.tracked_point import TrackedCoordinates
+from pytest_trainsafe.record.tracked_point import TrackedCoordinates, TrackedPoint
 from pytest_trainsafe.reference_models.datasets import text
 
 Program = Callable[..., None]
@@ -57,7 +56,7 @@ class _Context:
         self.point = point
         self.rank = rank
         self.world_size = point.world_size
-        self.coordinates = TrackedCoordinates(point, rank)
+        self.coordinates = TrackedCoordinates(TrackedPoint(point), rank)
         self.device = torch.device("cpu")
         self.dtype = torch.float64
         self.seed = 0
@@ -82,7 +81,8 @@ class _Context:
     def _beside(self, axes: Sequence[str]) -> list[int]:
         """The ranks whose coordinates on all other axes are those of this rank."""
         others = [axis for axis in self.point.mesh.axes if axis not in axes]
-        places = [TrackedCoordinates(self.point, rank) for rank in range(self.world_size)]
+        point = TrackedPoint(self.point)
+        places = [TrackedCoordinates(point, rank) for rank in range(self.world_size)]
         return [
             rank
             for rank, place in enumerate(places)

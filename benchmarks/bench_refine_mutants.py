@@ -18,6 +18,7 @@ import random
 import secrets
 import time
 from collections import Counter
+from typing import Any
 
 import torch
 
@@ -28,7 +29,7 @@ from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
 from pytest_trainsafe.judges.refine.search.frontier import tensors_of
 from pytest_trainsafe.reference_models import gpt, llama
-from pytest_trainsafe.reference_models.captured import captured
+from pytest_trainsafe.reference_models.captured import Program, captured
 from pytest_trainsafe.reference_models.graph_mutations import (
     KINDS,
     Mutation,
@@ -39,11 +40,18 @@ from pytest_trainsafe.reference_models.graph_mutations import (
     mutations,
 )
 
-SIZES = {"layers": 1, "hidden": 8, "heads": 4, "seq_len": 8, "batch_size": 2, "vocabulary": 16}
-CAPTURES = {
+SIZES: dict[str, Any] = {
+    "layers": 1,
+    "hidden": 8,
+    "heads": 4,
+    "seq_len": 8,
+    "batch_size": 2,
+    "vocabulary": 16,
+}
+CAPTURES: dict[str, tuple[Program, dict[str, Any], dict[str, Any]]] = {
     "GPT tp=2 sp": (gpt.train, {"tp": 2, "sp": True}, {"microbatches": 1}),
-    "GPT dp=2 zero=1": (gpt.train, {"dp": 2, "zero": 1}, {"microbatches": 2}),
-    "Llama tp=2": (llama.train, {"tp": 2}, {"microbatches": 1}),
+    "GPT tp=2": (gpt.train, {"tp": 2}, {"microbatches": 1}),
+    "Llama tp=2 sp": (llama.train, {"tp": 2, "sp": True}, {"microbatches": 1}),
 }
 
 

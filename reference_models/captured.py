@@ -20,12 +20,11 @@ from torch import Tensor, nn
 
 from pytest_trainsafe.compat.dispatch_modes import without_modes
 from pytest_trainsafe.compat.fake_group import fake_group
-from pytest_trainsafe.core.axes import AxisValue
 from pytest_trainsafe.core.mesh import ranks_along
-from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.judges.refine.graphs.graph import Graph
 from pytest_trainsafe.judges.refine.graphs.modules import capture
-from pytest_trainsafe.record.tracked_point import TrackedCoordinates
+from pytest_trainsafe.record.tracked_point import TrackedCoordinates, TrackedPoint
 from pytest_trainsafe.reference_models.datasets import text
 
 Program = Callable[..., None]
@@ -57,7 +56,7 @@ class _Context:
         self.point = point
         self.rank = rank
         self.world_size = point.world_size
-        self.coordinates = TrackedCoordinates(point, rank)
+        self.coordinates = TrackedCoordinates(TrackedPoint(point), rank)
         self.device = torch.device("cpu")
         self.dtype = torch.float64
         self.seed = 0
@@ -82,7 +81,8 @@ class _Context:
     def _beside(self, axes: Sequence[str]) -> list[int]:
         """The ranks whose coordinates on all other axes are those of this rank."""
         others = [axis for axis in self.point.mesh.axes if axis not in axes]
-        places = [TrackedCoordinates(self.point, rank) for rank in range(self.world_size)]
+        point = TrackedPoint(self.point)
+        places = [TrackedCoordinates(point, rank) for rank in range(self.world_size)]
         return [
             rank
             for rank, place in enumerate(places)
@@ -152,9 +152,13 @@ class _Mesh:
 
 
 def captured(program: Program, axes: Mapping[str, AxisValue], **settings: Any) -> Captured:
-    """The graphs of a program's step on one device and at the Point with these axes."""
+    """The graphs of a program's step on one device and at the Point with these axes.
+
+    A `bug` among the settings is planted in the ranks alone.
+    """
     alone, point = Point.of(), Point.of(axes)
-    sequential, whole = _rank(program, alone, 0, settings)
+    correct = {name: value for name, value in settings.items() if name != "bug"}
+    sequential, whole = _rank(program, alone, 0, correct)
     ranks, held = zip(
         *(_rank(program, point, rank, settings) for rank in range(point.world_size)), strict=True
     )
@@ -166,6 +170,10 @@ def captured(program: Program, axes: Mapping[str, AxisValue], **settings: Any) -
         NEW + name: f"{text.partition(' of ')[0]} of {NEW}{name}" for name, text in inputs.items()
     }
     outputs["grad_norm"] = "replica"
+    outputs |= {
+        name: _of_loss(name, ranks, places, mesh) for name in sequential.outputs
+        if name is not None and name.startswith(LOSS)
+    }  # fmt: skip
     return Captured(sequential, ranks, {"mesh": mesh, "inputs": inputs, "outputs": outputs})
 
 
@@ -239,8 +247,24 @@ def _relation(
         blocks = getattr(part, "partition_blocks", ())
         parts = f" parts {'+'.join(str(size // tp) for size in blocks)}" if blocks else ""
         steps.append(f"concat {dim} over tp{parts}")
+    return ", ".join([*steps, *_owned(owners, mesh)]) or "replica"
+
+
+def _owned(owners: Sequence[Mapping[str, int]], mesh: Mapping[str, int]) -> Iterator[str]:
+    """The axes along which one coordinate alone holds a tensor."""
     for axis in mesh:
         held_at = {place[axis] for place in owners}
         if len(held_at) == 1 and mesh[axis] > 1:
-            steps.append(f"at {axis}={held_at.pop()}")
-    return ", ".join(steps) or "replica"
+            yield f"at {axis}={held_at.pop()}"
+
+
+def _of_loss(
+    name: str,
+    ranks: Sequence[Graph],
+    places: Sequence[Mapping[str, int]],
+    mesh: Mapping[str, int],
+) -> str:
+    """The ranks of a micro-batch report its loss; those of cp, each a term of it."""
+    owners = [place for place, graph in zip(places, ranks, strict=True) if name in graph.outputs]
+    steps = ["sum over cp"] if "cp" in mesh else []
+    return ", ".join([*steps, *_owned(owners, mesh)]) or "replica"

@@ -82,16 +82,16 @@ def changes_function(problem: Problem, other: Problem, seeds: Sequence[int] = (1
 
     Graphs that cannot be computed any more are different too.
     """
-    return any(
-        bool(changed_tensors(problem, other, seed) & _results(problem.ranks)) for seed in seeds
-    )
+    return any(bool(changed_tensors(problem, other, seed) & _results(problem)) for seed in seeds)
 
 
-def _results(graphs: Sequence[Graph]) -> set[tuple[int, str]]:
+def _results(problem: Problem) -> set[tuple[int, str]]:
+    """The tensors of ranks, each with its rank, of which the results that are judged are made."""
+    judged = {name for relation in problem.outputs.values() for name in relation.names}
     return {
         (number, name)
-        for number, graph in enumerate(graphs)
-        for name in graph.outputs
+        for number, graph in enumerate(problem.ranks)
+        for name in judged or graph.outputs
         if name is not None
     }
 
@@ -102,7 +102,7 @@ def changed_tensors(problem: Problem, other: Problem, seed: int) -> set[tuple[in
     try:
         dirty = _doubles(other, seed)
     except (CannotSayError, GraphError):
-        return _results(problem.ranks)
+        return _results(problem)
     found = set()
     for rank, (before, after) in enumerate(zip(clean.ranks, dirty.ranks, strict=True)):
         for name, value in before.items():
@@ -165,9 +165,9 @@ def _scaled(factor: float) -> Maker:
 def _weighted(alpha: float) -> Maker:
     def make(graph: Graph, place: int, node: Node) -> Iterator[Node]:
         both = len(node.args) == 2 and all(isinstance(each, Ref) for each in node.args)
-        if node.operator in ("aten.add.Tensor", "aten.sub.Tensor") and both:
-            if _on_floats(graph, node):
-                yield replace(node, kwargs={**node.kwargs, "alpha": alpha})
+        adds = node.operator in ("aten.add.Tensor", "aten.sub.Tensor")
+        if adds and both and _on_floats(graph, node):
+            yield replace(node, kwargs={**node.kwargs, "alpha": alpha})
 
     return make
 
@@ -195,9 +195,9 @@ def _other_dimension(graph: Graph, place: int, node: Node) -> Iterator[Node]:
 
 def _transposed(graph: Graph, place: int, node: Node) -> Iterator[Node]:
     """A transposition of a square is left out."""
-    if node.short in ("aten.t", "aten.transpose", "aten.permute"):
-        if _shape(graph, node.args[0]) == node.shape is not None:
-            yield replace(node, operator="aten.alias.default", args=node.args[:1], kwargs={})
+    turns = node.short in ("aten.t", "aten.transpose", "aten.permute")
+    if turns and _shape(graph, node.args[0]) == node.shape is not None:
+        yield replace(node, operator="aten.alias.default", args=node.args[:1], kwargs={})
 
 
 def _stale(steps: int) -> Maker:

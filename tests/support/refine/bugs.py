@@ -5,6 +5,7 @@ a step, which is captured.  With one rank it is the sequential program.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -166,7 +167,7 @@ class Bug:
     where the bug is refuted.
     """
 
-    model: object
+    model: Callable[[int, int, bool], Callable[[dict], dict]]
     shapes: dict
     inputs: dict
     outputs: dict
@@ -227,7 +228,7 @@ BUGS = {
 def problem(name, planted):
     """The problem of a model with the bug, or of its correct twin."""
     bug = BUGS[name]
-    relations = {}
+    relations: dict[str, str] = {}
     for names, text in bug.inputs.items():
         relations |= dict.fromkeys((each.strip() for each in names.split(",")), text)
     if planted and bug.bug_inputs:

@@ -1,0 +1,123 @@
+"""Proofs of whole graphs: CPU seconds by part, memory, and growth in layers and in tp.
+
+    python benchmarks/bench_refine.py [--layers 1 2 4 8] [--tp 2 4 8] [--model gpt llama]
+    python benchmarks/bench_refine.py --files SEQUENTIAL RANK... --relation FILE
+
+Without files, it captures a whole training step of the reference models: forward, backward,
+reduction of gradients and AdamW.  Each configuration runs in a process of its own, on one thread.
+The columns are the CPU seconds of the capture or parse, of finding smaller sizes, of evaluating
+both sides once on doubles and once on exact numbers, of finding relations, of the whole proof, and
+of the independent check; beside them is the plain float64 evaluation of the same graphs, which
+proves nothing and finds no relation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from pytest_trainsafe.judges.refine.certificate.checker import check
+from pytest_trainsafe.judges.refine.certificate.write import certificate_of
+from pytest_trainsafe.judges.refine.evaluate.run import evaluated, one_thread
+from pytest_trainsafe.judges.refine.graphs.load import graph_of
+from pytest_trainsafe.judges.refine.problem.declared import read_declaration, stated_problem
+from pytest_trainsafe.judges.refine.problem.problem import Problem
+from pytest_trainsafe.judges.refine.prove import Proof, prove
+from pytest_trainsafe.judges.refine.search.find import Finder
+from pytest_trainsafe.judges.refine.search.index import Index
+from pytest_trainsafe.judges.refine.sizes.shrink import affordable, shrunk
+from pytest_trainsafe.reference_models import gpt, llama
+from pytest_trainsafe.reference_models.captured import Program, captured
+
+MODELS: dict[str, Program] = {"gpt": gpt.train, "llama": llama.train}
+COLUMNS = ("read", "shrink", "doubles", "exact", "relate", "proof", "check", "MiB", "nodes")
+Result = TypeVar("Result")
+
+
+def timed(run: Callable[[], Result]) -> tuple[float, Result]:
+    start = time.process_time()
+    result = run()
+    return time.process_time() - start, result
+
+
+def of_model(name: str, tp: int, layers: int) -> Problem:
+    sizes = {"hidden": 4 * tp, "heads": 2 * tp, "seq_len": 2 * tp, "vocabulary": 4 * tp}
+    axes = {"tp": tp, "sp": True}
+    found = captured(MODELS[name], axes, layers=layers, batch_size=2, microbatches=1, **sizes)
+    return stated_problem(found.sequential, found.ranks, found.relation)
+
+
+def of_files(files: Sequence[Path], relation: Path) -> Problem:
+    sequential, *ranks = (graph_of(each, each.name) for each in files)
+    return stated_problem(sequential, ranks, read_declaration(relation))
+
+
+def measured(read: Callable[[], Problem]) -> str:
+    """The row of one configuration."""
+    reading, problem = timed(read)
+    shrinking, small = 0.0, problem
+    if not affordable(problem):
+        shrinking, (small, _) = timed(lambda: shrunk(problem))
+    runs = evaluated(small, 0, [1])
+    doubles, _ = timed(lambda: next(runs))
+    exact, run = timed(lambda: next(runs))
+
+    def relate() -> int:
+        finder = Finder(Index(run.ranks, small.mesh, run.numbers))
+        values = run.sequential.items()
+        return sum(len(finder.relations(n, x)) for n, x in values if isinstance(x, torch.Tensor))
+
+    relating, _ = timed(relate)
+    proving, proof = timed(lambda: prove(problem))
+    if not isinstance(proof, Proof):
+        return f"refuted at {proof.node}"
+    certificate = certificate_of(proof, problem, 0)
+    checking, _ = timed(lambda: check(certificate, problem.sequential, problem.ranks))
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    times = (reading, shrinking, doubles, exact, relating, proving, checking)
+    nodes = len(problem.sequential.nodes) + sum(len(each.nodes) for each in problem.ranks)
+    return "".join(f"{each:9.2f}" for each in times) + f"{memory:9.0f}{nodes:9}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--layers", nargs="+", type=int, default=[1, 2, 4, 8])
+    parser.add_argument("--tp", nargs="+", type=int, default=[2, 4, 8])
+    parser.add_argument("--files", nargs="+", type=Path, help="Graph files, the sequential first")
+    parser.add_argument("--relation", type=Path, help="The relation of the files' inputs")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one or given.files:
+        with one_thread():
+            if given.files:
+                print(f"{'':16}" + "".join(f"{each:>9}" for each in COLUMNS))
+                print(f"{'files':16}" + measured(lambda: of_files(given.files, given.relation)))
+            else:
+                model, tp, layers = given.model[0], given.tp[0], given.layers[0]
+                print(measured(lambda: of_model(model, tp, layers)))
+        return
+    print(f"torch {torch.__version__}; CPU seconds on one thread")
+    print(f"{'':16}" + "".join(f"{each:>9}" for each in COLUMNS), flush=True)
+    for model in given.model:
+        for tp in given.tp:
+            for layers in given.layers:
+                arguments = ["--model", model, "--tp", str(tp), "--layers", str(layers), "--one"]
+                row = subprocess.run(
+                    [sys.executable, "-W", "ignore", __file__, *arguments],
+                    capture_output=True, text=True, check=False,
+                )  # fmt: skip
+                said = row.stdout.rstrip() or f"  {row.stderr.strip().splitlines()[-1]}"
+                print(f"{model} tp={tp} L={layers}".ljust(16) + said, flush=True)
+
+
+if __name__ == "__main__":
+    main()

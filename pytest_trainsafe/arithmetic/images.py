@@ -54,20 +54,20 @@ class Images:
             return None
         wanted = _bits(numbers)
         known: tuple[npt.NDArray[np.bool_], Bits] | None = None
-        for keys, values in reversed(self._runs):
+        for keys, found_images in reversed(self._runs):
             places = keys.searchsorted(wanted)
             found = keys[places] == wanted
             if not found.any():
                 continue
-            images = values[places]
+            images = found_images[places]
             if known is None:
                 known = found, images
             else:
                 known = known[0] | found, np.where(found, images, known[1])
         if known is None:
             return None
-        mask, images = (torch.from_numpy(each).view(numbers.shape) for each in known)
-        return mask, images.view(torch.float64)
+        mask, values = (torch.from_numpy(each).view(numbers.shape) for each in known)
+        return mask, values.view(torch.float64)
 
 
 def _bits(numbers: torch.Tensor) -> Bits:

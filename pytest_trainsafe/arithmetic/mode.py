@@ -20,7 +20,7 @@ from pytest_trainsafe.compat.tensors import is_fake_class
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-class ExactMode(CompilableMode):
+class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
     """While it is active, float64 tensors carry `numbers`, and operators compute by semantics.
 
     Tensors made before must be entered: `enter` returns a tensor, `enter_` overwrites it, as for

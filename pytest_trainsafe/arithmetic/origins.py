@@ -56,7 +56,7 @@ class Integers:
         head = f"{operator} {tensor.dtype} {tuple(tensor.shape)}".encode()
         # A copy, because torch does not resize memory that numpy has seen.
         copied = tensor.detach().clone(memory_format=torch.contiguous_format)
-        content = copied.numpy(force=True)
+        content = copied.numpy(force=True).tobytes()
         self._sum += xxhash.xxh3_64_intdigest(content, xxhash.xxh3_64_intdigest(head))
 
     def hexdigest(self) -> str:

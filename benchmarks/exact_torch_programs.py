@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -129,7 +129,10 @@ _STREAM = {
 
 
 def tensor_parallel(ctx: Any, parts_of_loss: bool = False, clip: float = 0.1) -> None:
-    """`parallelize_module`, with the axis sp along the sequence, and with a parallel loss."""
+    """`parallelize_module`, with the axis sp along the sequence, and with a parallel loss.
+
+    torch cannot clip DTensors beside plain tensors, which norms have without sp; then clip is 0.
+    """
     model = Network().to(ctx.dtype)
     sp = bool(ctx.point.get("sp", False))
     parallel = ctx.point.size("tp") > 1
@@ -148,11 +151,17 @@ def tensor_parallel(ctx: Any, parts_of_loss: bool = False, clip: float = 0.1) ->
                     with over:
                         logits = model(tokens)
                         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten()) / 2
-                        ctx.loss(loss)
+                        ctx.loss(_whole(loss))
                         loss.backward()
-            ctx.grad_norm(nn.utils.clip_grad_norm_(model.parameters(), clip))
+            if clip:
+                norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
+                ctx.grad_norm(_whole(norm))
             optimizer.step()
             optimizer.zero_grad()
+
+
+def _whole(x: Tensor) -> Tensor:
+    return x.full_tensor() if isinstance(x, DTensor) else x
 
 
 def _parallelize(ctx: Any, model: Network, sp: bool, parts_of_loss: bool) -> None:

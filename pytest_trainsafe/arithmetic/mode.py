@@ -13,14 +13,14 @@ from pytest_trainsafe.arithmetic.numbers import Numbers
 from pytest_trainsafe.arithmetic.origins import Integers, Origins
 from pytest_trainsafe.arithmetic.table import Semantics, table
 from pytest_trainsafe.arithmetic.variants import FOREACH, computed, find, foreach, operator_name
-from pytest_trainsafe.compat.dispatch_modes import TorchDispatchMode, without_modes
-from pytest_trainsafe.compat.operators import OpOverload, tree_leaves
+from pytest_trainsafe.compat.dispatch_modes import CompilableMode, without_modes
+from pytest_trainsafe.compat.operators import OpOverload
 from pytest_trainsafe.compat.tensors import is_fake_class
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
     """While it is active, float64 tensors carry `numbers`, and operators compute by semantics.
 
     Tensors made before must be entered: `enter` returns a tensor, `enter_` overwrites it, as for
@@ -32,7 +32,7 @@ class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, numbers: Numbers, semantics: Mapping[str, Semantics] | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.numbers = numbers
         self.semantics = table() if semantics is None else semantics
         self.met: Counter[str] = Counter()
@@ -81,7 +81,7 @@ class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name.startswith("aten." + FOREACH):
             return foreach(func, args, kwargs, self._run)
         semantics = find(self.semantics, name)
-        tensors = _tensors((args, kwargs))
+        tensors = _tensors((*args, *kwargs.values()))
         given = _floats(tensors)
         if not given and not (semantics and semantics.factory):
             result = func(*args, **kwargs)
@@ -135,13 +135,23 @@ def _without_data(types: Iterable[type], args: Any, kwargs: dict[str, Any]) -> b
         return True
     if torch.device(kwargs.get("device") or "cpu").type == "meta":
         return True
-    leaves = tree_leaves((args, kwargs))
-    return any(isinstance(each, torch.Tensor) and each.is_meta for each in leaves)
+    return any(each.is_meta for each in _tensors((*args, *kwargs.values())))
 
 
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [each for each in tree_leaves(tree) if isinstance(each, torch.Tensor)]
+def _tensors(values: Any) -> list[torch.Tensor]:
+    """The tensors among an operator's arguments or results, and in lists of them."""
+    if isinstance(values, torch.Tensor):
+        return [values]
+    if not isinstance(values, list | tuple):
+        return []
+    found = []
+    for each in values:
+        if isinstance(each, torch.Tensor):
+            found.append(each)
+        elif isinstance(each, list | tuple):
+            found += _tensors(each)
+    return found
 
 
-def _floats(tree: Any) -> list[torch.Tensor]:
-    return [each for each in _tensors(tree) if each.is_floating_point()]
+def _floats(values: Any) -> list[torch.Tensor]:
+    return [each for each in _tensors(values) if each.is_floating_point()]

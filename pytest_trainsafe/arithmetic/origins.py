@@ -54,7 +54,9 @@ class Integers:
     def add(self, operator: str, tensor: torch.Tensor) -> None:
         """Adds a tensor that an operator was given."""
         head = f"{operator} {tensor.dtype} {tuple(tensor.shape)}".encode()
-        content = tensor.detach().contiguous().numpy(force=True)
+        # A copy, because torch does not resize memory that numpy has seen.
+        copied = tensor.detach().clone(memory_format=torch.contiguous_format)
+        content = copied.numpy(force=True).tobytes()
         self._sum += xxhash.xxh3_64_intdigest(content, xxhash.xxh3_64_intdigest(head))
 
     def hexdigest(self) -> str:

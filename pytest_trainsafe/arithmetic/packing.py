@@ -68,8 +68,9 @@ def unpack(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def special(numbers: torch.Tensor) -> torch.Tensor | None:
     """Where `numbers` are infinite or NaN, or None if all are residues."""
-    high = numbers.view(torch.int64) >> (2 * BITS)
-    return high != 0 if bool(high.any()) else None
+    high = numbers.detach().view(torch.int64) >> (2 * BITS)
+    # numpy's calls on small arrays take a fraction of torch's time.
+    return high != 0 if high.numpy(force=True).any() else None
 
 
 def residues_of(value: Fraction | int) -> tuple[int, int]:

@@ -177,3 +177,20 @@ def test_the_mode_counts_the_operators_that_met_numbers():
     with mode:
         x * x + x
     assert mode.met == {"aten.mul": 1, "aten.add": 1}
+
+
+def test_operators_leave_the_memory_of_their_tensors_resizable():
+    """As FSDP needs it; torch does not resize memory that numpy has seen."""
+
+    def run(numbers):
+        mode = ExactMode(numbers)
+        x, index = mode.enter(values(3)), torch.tensor([0, 2])
+        with mode:
+            torch.log(torch.exp(x - x.amax()).sum())
+            x[index].sqrt().square()
+        return x, index
+
+    doubles = Doubles()
+    run(doubles)
+    for each in run(Residues(0, doubles.decisions.replay())):
+        each.untyped_storage().resize_(0)

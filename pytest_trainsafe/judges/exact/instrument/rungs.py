@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pytest_trainsafe.arithmetic import Doubles, ExactMode, Residues
+import torch
+
+from pytest_trainsafe.arithmetic import Doubles, ExactMode, Numbers, Residues
+from pytest_trainsafe.compat.compiler import when_imported
 from pytest_trainsafe.core.rungs.rung import Enter, RankRun, Rung
 from pytest_trainsafe.core.rungs.table import WIDEST, rung_named
 from pytest_trainsafe.judges.exact.events import OperatorsMet, decisions
@@ -26,7 +29,7 @@ class ExactRung(Rung):
         assert run.followed is not None, "an exact Run follows one on real numbers"
         taken = decisions.read(Trace.open(run.followed), run.rank)
         numbers = Residues(run.seed * 1009 + run.sample, taken.replay())
-        with ExactMode(numbers) as mode:
+        with _computing(numbers) as mode:
             yield mode.enter
         run.add(
             OperatorsMet(
@@ -50,9 +53,17 @@ class RealRung(Rung):
     @contextmanager
     def around(self, run: RankRun) -> Iterator[Enter]:
         numbers = Doubles()
-        with ExactMode(numbers) as mode:
+        with _computing(numbers) as mode:
             yield mode.enter
         run.add(decisions.write(run.trace / f"rank{run.rank}", numbers.decisions))
+
+
+@contextmanager
+def _computing(numbers: Numbers) -> Iterator[ExactMode]:
+    """Computes the program's operators on numbers; what torch.compile compiles runs as it is."""
+    when_imported(lambda: torch.compiler.set_stance("force_eager"))
+    with ExactMode(numbers) as mode:
+        yield mode
 
 
 _WIDE = rung_named(WIDEST)

@@ -10,6 +10,14 @@ from __future__ import annotations
 import functools
 import re
 
+#: The libraries whose APIs are observed for a pack, and whose functions are no code of a program.
+#: Observing an API imports its module, and a pack may come from anybody, so APIs of other libraries
+#: are not observed.
+LIBRARIES = (
+    *("torch", "torchdata", "torchvision", "torchtitan", "transformers", "accelerate"),
+    *("deepspeed", "lightning", "megatron"),
+)
+
 _FAMILY = re.compile(r"(torch\.optim(?:\.lr_scheduler)?)\.([A-Z]\w*)\.(\w+)")
 
 #: The family of every `zero_grad`, of optimizers and of modules.

@@ -45,24 +45,29 @@ HEALTHY = [
 ]
 
 
-def constant(value: bool, phase: str) -> Invariant:
-    """The rule that an argument has a value, seen in one phase."""
+def constant(value: bool, phase: str, program: str = "own") -> Invariant:
+    """The rule that an argument has a value, seen in one phase of one program."""
     params = {"api": "f", "place": "arg.on", "property": "value", "form": "constant"}
     claim = hypothesis("argument", value=value, **params)
-    return Invariant(claim, support=(Support("own", (("", 4),)),), within=(("phase", (phase,)),))
+    return Invariant(claim, support=(Support(program, (("", 4),)),), within=(("phase", (phase,)),))
 
 
 # Packs that load again.
 
 
 def test_rules_of_different_contexts_do_not_contradict_each_other() -> None:
-    apart = Pack("own", (constant(True, "forward"), constant(False, "evaluation")))
+    apart = Pack("own", (constant(True, "forward"), constant(False, "evaluation", "other")))
     assert contradictions([apart], RULES) == ()
 
 
 def test_rules_of_one_context_still_contradict_each_other() -> None:
-    together = Pack("own", (constant(True, "forward"), constant(False, "forward")))
+    together = Pack("own", (constant(True, "forward"), constant(False, "forward", "other")))
     assert len(contradictions([together], RULES)) == 1
+
+
+def test_rules_that_one_run_kept_do_not_contradict_each_other() -> None:
+    kept = Pack("own", (constant(True, "forward"), constant(False, "forward")))
+    assert contradictions([kept], RULES) == ()
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)

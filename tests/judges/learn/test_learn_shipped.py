@@ -15,11 +15,11 @@ from pytest_trainsafe.judges.learn.events.events import Plain
 from pytest_trainsafe.judges.learn.events.table import TableBuilder
 from pytest_trainsafe.judges.learn.instrument.observation import Observation
 from pytest_trainsafe.judges.learn.instrument.steps import Sample, Steps
+from pytest_trainsafe.judges.learn.names import LIBRARIES
 from pytest_trainsafe.judges.learn.packs.pack import Pack
 from pytest_trainsafe.judges.learn.registry import relations
 from pytest_trainsafe.judges.learn.run import ObservedRun
 from pytest_trainsafe.judges.learn.use.deploy import (
-    LIBRARIES,
     load_packs,
     observation_of,
     shipped_packs,

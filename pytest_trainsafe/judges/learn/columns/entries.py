@@ -11,7 +11,7 @@ import numpy as np
 from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints, Records
 from pytest_trainsafe.judges.learn.events.events import Call
 from pytest_trainsafe.judges.learn.events.table import NONE
-from pytest_trainsafe.judges.learn.names import family, is_architecture
+from pytest_trainsafe.judges.learn.names import LIBRARIES, family, is_architecture
 
 #: Constructors, and switches between training and evaluation.  Programs may call them anywhere.
 _UNORDERED = re.compile(r"\.(train|eval|__init__)$")
@@ -47,7 +47,7 @@ class Entries:
         }
 
     def is_nested(self, api: str) -> bool:
-        """Whether every call of an API lies in a call of another one of the same library.
+        """Whether every call of an API lies in a call of another one of a library.
 
         Such an API is left out: its order says no more than that of the outer call.  A function of
         the program does not replace what it calls: rules about `zero_grad` hold for other programs.
@@ -58,8 +58,7 @@ class Entries:
             return False
         texts = self.frame.table.texts
         outer = {family(texts[int(text)])[0] for text in np.unique(calls["api"][parents])}
-        library = api.partition(".")[0]
-        return api not in outer and all(each.partition(".")[0] == library for each in outer)
+        return api not in outer and all(each.partition(".")[0] in LIBRARIES for each in outer)
 
     def consecutive(self, api: str) -> tuple[Records, Ints, Ints]:
         """The calls of an API that follow an earlier call of the same API on the same thread.

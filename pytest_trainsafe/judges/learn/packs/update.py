@@ -106,6 +106,8 @@ def contradictions(
 ) -> tuple[Contradiction, ...]:
     """The pairs of invariants in the packs that no example can both satisfy.
 
+    Two invariants of one pack do not contradict each other if one run supports both: they were
+    judged on all of its examples, and none failed.
     `relations` has the relations that the invariants name, by name.
     """
     found = []
@@ -116,6 +118,8 @@ def contradictions(
     for group in groups.values():
         for at, first in enumerate(group):
             for second in group[at + 1 :]:
+                if first[0] == second[0] and _sources(first[1]) & _sources(second[1]):
+                    continue
                 if first[1].claim != second[1].claim and _clash(first[1], second[1], relations):
                     found.append(Contradiction(first, second))
     return tuple(found)
@@ -146,3 +150,12 @@ def _clash(one: Invariant, other: Invariant, relations: Mapping[str, Relation]) 
         one.precondition
     )
     return both and relation.contradicts(one.claim, other.claim)
+
+
+def _sources(invariant: Invariant) -> set[Source]:
+    """The programs that support an invariant, each in its configurations."""
+    return {
+        (support.program, setting)
+        for support in invariant.support
+        for setting, _ in support.settings
+    }

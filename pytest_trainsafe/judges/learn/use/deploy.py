@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import structs
 
 from pytest_trainsafe.core.usage import listing, nearest, shown
-from pytest_trainsafe.judges.learn.names import patterns
+from pytest_trainsafe.judges.learn.names import LIBRARIES, patterns
 from pytest_trainsafe.judges.learn.packs.pack import SUFFIX, Pack
 from pytest_trainsafe.judges.learn.packs.read import PackError, parse_pack, read_pack
 from pytest_trainsafe.judges.learn.packs.update import contradictions
@@ -20,13 +20,6 @@ from pytest_trainsafe.trace.run_spec import Observe, RunSpec
 
 #: The folder of a project's packs, below its root directory.
 FOLDER = "invariants"
-
-#: The libraries whose APIs are observed for a pack.  Observing an API imports its module, and a
-#: pack may come from anybody, so APIs of other libraries are not observed.
-LIBRARIES = (
-    *("torch", "torchdata", "torchvision", "torchtitan", "transformers", "accelerate"),
-    *("deepspeed", "lightning", "megatron"),
-)
 
 
 def pack_path(name: str, root: Path) -> Path:

@@ -38,10 +38,9 @@ from pytest_trainsafe.judges.learn.inference.select import (
     without_implied,
 )
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, Invariant, hypothesis
-from pytest_trainsafe.judges.learn.names import is_architecture
+from pytest_trainsafe.judges.learn.names import LIBRARIES, is_architecture
 from pytest_trainsafe.judges.learn.relation import CHOICE, Relation
 from pytest_trainsafe.judges.learn.run import ObservedRun, Source
-from pytest_trainsafe.judges.learn.use.deploy import LIBRARIES
 
 #: The least number of programs that keep an invariant, and of its examples in one run of each.
 PROGRAMS, EXAMPLES = 3, 2

@@ -77,8 +77,8 @@ def pytest_runtest_logreport(report):
         rows.write(json.dumps(row) + "\\n")
 """
 
-#: How a bug and a twin may end, the best end first.  A refutation names the place of the bug, or the
-#: bug concerns all parameters alike and has none, or the report starts elsewhere.
+#: How a bug and a twin may end, the best end first.  A refutation names the place of the bug, or
+#: the bug concerns all parameters alike and has none, or the report starts elsewhere.
 BUG_ENDS = ("refuted, named", "all alike", "elsewhere", "not covered", "error", "false proof")
 TWIN_ENDS = ("proved", "not covered", "error", "false refutation")
 

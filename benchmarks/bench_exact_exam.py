@@ -77,8 +77,9 @@ def pytest_runtest_logreport(report):
         rows.write(json.dumps(row) + "\\n")
 """
 
-#: How a bug and a twin may end, the best end first.
-BUG_ENDS = ("refuted, named", "refuted", "not covered", "error", "false proof")
+#: How a bug and a twin may end, the best end first.  A refutation names the place of the bug, or
+#: the bug concerns all parameters alike and has none, or the report starts elsewhere.
+BUG_ENDS = ("refuted, named", "all alike", "elsewhere", "not covered", "error", "false proof")
 TWIN_ENDS = ("proved", "not covered", "error", "false refutation")
 
 
@@ -101,7 +102,7 @@ def main() -> None:
     twin_ends = {case.twin: _twin_end(rows.get(case.twin)) for case in twins}
     _tables(bugs, ends, twin_ends)
     for name, end in (ends | twin_ends).items():
-        if end not in (BUG_ENDS[0], TWIN_ENDS[0]):
+        if end not in (*BUG_ENDS[:2], TWIN_ENDS[0]):
             print(f"{end}: {name}: {_said(rows.get(name))}")
     figures = {
         "bugs": dict(Counter(ends.values())),
@@ -158,7 +159,9 @@ def _bug_end(case: Case, row: Row | None) -> str:
         return "false proof"
     if end == "refuted":
         assert row is not None
-        return "refuted, named" if _named(case, row) else "refuted"
+        if not case.names:
+            return "all alike"
+        return "refuted, named" if _named(case, row) else "elsewhere"
     return end
 
 
@@ -173,7 +176,7 @@ def _named(case: Case, row: Row) -> bool:
     first = min(failing, key=lambda each: each.get("order", 0))
     words = _about(first)
     patterns = [each for name in case.names for each in (name, f"{name}.*")]
-    return not case.names or any(fnmatchcase(word, each) for word in words for each in patterns)
+    return any(fnmatchcase(word, each) for word in words for each in patterns)
 
 
 def _about(finding: Row) -> list[str]:

@@ -6,7 +6,8 @@ Bugs, by the argument `bug`:
   mean instead of sum; pytorch/torchtitan issue 2318, pytorch/pytorch issue 155903).
 - "decay_flat": what is decayed is chosen by the number of dimensions, and a flat shard has one
   (optimizer; the rule of ServiceNow/Fast-LLM pull request 545, applied after flattening).
-- "shard_order": ranks are gathered in the wrong order (partitioning; TrainVerify, arXiv 2506.15961).
+- "shard_order": ranks are gathered in the wrong order (partitioning; TrainVerify, arXiv
+  2506.15961).
 - "average_stale": the moving average of weights is taken before the updated shards are gathered
   (scheduling; OpenRLHF pull request 1357 keeps old EMA weights under ZeRO-3).
 - "state_restart": the first moment is cleared at each step, as a rebuilt shard does (optimizer).

@@ -1,4 +1,4 @@
-"""The bugs of the exam of exact numbers are those that its programs document; they change results."""
+"""The bugs of the exam of exact numbers are those that programs document, and change results."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_judging_and_instruments_import_only_events_from_each_other(root: Path) 
     graph = import_graph(root)
 
     wings = {name.partition(".instrument")[0] for name in graph if part(name) == "instrument"}
-    assert len([wing for wing in wings if wing.startswith(JUDGES)]) == 7
+    assert len([wing for wing in wings if wing.startswith(JUDGES)]) == 8
     assert list(mixed(graph)) == []
 
 

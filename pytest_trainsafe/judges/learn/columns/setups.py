@@ -9,7 +9,7 @@ import numpy as np
 from pytest_trainsafe.judges.learn.columns.frame import Frame, Ints
 from pytest_trainsafe.judges.learn.columns.light import light_change
 from pytest_trainsafe.judges.learn.events.events import Change
-from pytest_trainsafe.judges.learn.setup_text import SETUP, optimizers_in
+from pytest_trainsafe.judges.learn.events.setup_text import SETUP, optimizers_in
 
 
 def setups(frame: Frame) -> tuple[Ints, list[Change]]:

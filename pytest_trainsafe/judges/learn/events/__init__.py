@@ -4,4 +4,6 @@
 - `table.py`: calls and changes as columns, and the listener that fills them.
 - `file.py`: writes and reads a table as a file.
 - `check.py`: checks a table from a file.
+- `setup_text.py`: how a parameter is trained, as a value in the table.
+- `mode_text.py`: in which modes models ran, as a value in the table.
 """

@@ -6,7 +6,7 @@ import re
 
 from torch import nn
 
-from pytest_trainsafe.judges.learn.mode_text import modes_text
+from pytest_trainsafe.judges.learn.events.mode_text import modes_text
 
 #: The most modules that a text lists.
 _LISTED = 6

@@ -16,11 +16,11 @@ import numpy as np
 
 from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints, Keys, Records
 from pytest_trainsafe.judges.learn.columns.ranks import join, mixed, rank_pairs
+from pytest_trainsafe.judges.learn.events.setup_text import SETUP
 from pytest_trainsafe.judges.learn.events.table import NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judges.learn.relation import CHOICE, HABIT, Explanation, Needs, RelationBase
-from pytest_trainsafe.judges.learn.setup_text import SETUP
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 _LEAST = 0.01

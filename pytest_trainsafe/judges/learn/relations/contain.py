@@ -23,13 +23,13 @@ from pytest_trainsafe.judges.learn.check.checker import (
 from pytest_trainsafe.judges.learn.columns.frame import Bools, CallGroup, Frame, Ints
 from pytest_trainsafe.judges.learn.columns.nesting import pairs_by_api
 from pytest_trainsafe.judges.learn.events.events import Call, Change
+from pytest_trainsafe.judges.learn.events.setup_text import SETUP
 from pytest_trainsafe.judges.learn.events.table import NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.features import kind_of
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, Invariant, hypothesis
 from pytest_trainsafe.judges.learn.names import is_architecture, is_own_module
 from pytest_trainsafe.judges.learn.relation import CHOICE, OWN, Explanation, Needs, RelationBase
-from pytest_trainsafe.judges.learn.setup_text import SETUP
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 #: An event: ("call", API, "", "") or ("change", variable, attribute, kind).

@@ -13,10 +13,10 @@ import numpy as np
 from pytest_trainsafe.judges.learn.check.checker import Checker, name_of
 from pytest_trainsafe.judges.learn.columns.frame import Frame
 from pytest_trainsafe.judges.learn.events.events import Call
+from pytest_trainsafe.judges.learn.events.mode_text import trains
 from pytest_trainsafe.judges.learn.events.table import NONE, value_at
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judges.learn.mode_text import trains
 from pytest_trainsafe.judges.learn.relation import Explanation, Needs, RelationBase
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 

@@ -15,12 +15,12 @@ import numpy as np
 from pytest_trainsafe.judges.learn.check.checker import Checker, by_variable, variable_of
 from pytest_trainsafe.judges.learn.columns.frame import Bools, Floats, Frame, Ints
 from pytest_trainsafe.judges.learn.events.events import Change, Value
+from pytest_trainsafe.judges.learn.events.setup_text import SETUP
 from pytest_trainsafe.judges.learn.events.table import FINITE, IS_TENSOR, NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.features import number_of
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judges.learn.relation import CHOICE, OWN, Explanation, Needs, RelationBase
-from pytest_trainsafe.judges.learn.setup_text import SETUP
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 #: Bounds are powers of ten, so that packs change little when programs are added.

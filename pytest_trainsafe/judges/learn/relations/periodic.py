@@ -16,12 +16,12 @@ from pytest_trainsafe.judges.learn.check.checker import Checker, by_variable, va
 from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints, Records, combine
 from pytest_trainsafe.judges.learn.conditions import Feature, Features
 from pytest_trainsafe.judges.learn.events.events import Change
+from pytest_trainsafe.judges.learn.events.setup_text import SETUP
 from pytest_trainsafe.judges.learn.events.table import NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.features import is_empty, number_of
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judges.learn.relation import CHOICE, OWN, Explanation, Needs, RelationBase
-from pytest_trainsafe.judges.learn.setup_text import SETUP
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 #: The longest period, in steps.

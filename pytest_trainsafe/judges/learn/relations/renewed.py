@@ -23,13 +23,13 @@ from pytest_trainsafe.judges.learn.columns.entries import Entries, owner_of
 from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints
 from pytest_trainsafe.judges.learn.columns.setups import holders
 from pytest_trainsafe.judges.learn.events.events import Call, Change
+from pytest_trainsafe.judges.learn.events.setup_text import SETUP, optimizers_in
 from pytest_trainsafe.judges.learn.events.table import NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.features import kind_of
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judges.learn.names import ZERO_GRAD
 from pytest_trainsafe.judges.learn.relation import Explanation, Needs, RelationBase
-from pytest_trainsafe.judges.learn.setup_text import SETUP, optimizers_in
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 _STEP = "torch.optim.*.step"

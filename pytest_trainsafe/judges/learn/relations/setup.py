@@ -19,12 +19,12 @@ from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints, Reco
 from pytest_trainsafe.judges.learn.columns.light import light_change
 from pytest_trainsafe.judges.learn.columns.setups import setups
 from pytest_trainsafe.judges.learn.events.events import Call, Change, Plain
+from pytest_trainsafe.judges.learn.events.mode_text import modes_in
+from pytest_trainsafe.judges.learn.events.setup_text import SETUP
 from pytest_trainsafe.judges.learn.events.table import NONE, value_at
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judges.learn.mode_text import modes_in
 from pytest_trainsafe.judges.learn.relation import OWN, Explanation, Needs, RelationBase
-from pytest_trainsafe.judges.learn.setup_text import SETUP
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 _STEP = "torch.optim.*.step"

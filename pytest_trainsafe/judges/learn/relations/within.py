@@ -20,11 +20,11 @@ from pytest_trainsafe.judges.learn.check.checker import (
 from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints
 from pytest_trainsafe.judges.learn.columns.nesting import ancestors
 from pytest_trainsafe.judges.learn.events.events import Change
+from pytest_trainsafe.judges.learn.events.setup_text import SETUP
 from pytest_trainsafe.judges.learn.events.table import NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judges.learn.relation import OWN, Explanation, Needs, RelationBase
-from pytest_trainsafe.judges.learn.setup_text import SETUP
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from pytest_trainsafe.compat.modules import own_buffers
 from pytest_trainsafe.judges.learn.events.events import Plain, Value
+from pytest_trainsafe.judges.learn.events.setup_text import SETUP, setup_text
 from pytest_trainsafe.judges.learn.instrument.describe import Describer, cut
 from pytest_trainsafe.judges.learn.instrument.facts import Objects
 from pytest_trainsafe.judges.learn.instrument.names import public_name
@@ -26,7 +27,6 @@ from pytest_trainsafe.judges.learn.instrument.patching.selection import Wanted
 from pytest_trainsafe.judges.learn.instrument.state import plain
 from pytest_trainsafe.judges.learn.instrument.state.fingerprint import Fingerprint
 from pytest_trainsafe.judges.learn.instrument.state.slots import Slot
-from pytest_trainsafe.judges.learn.setup_text import SETUP, setup_text
 from pytest_trainsafe.record.model.names import canonical
 
 #: Called for each change, with the slot and its earlier value; None for a new state.

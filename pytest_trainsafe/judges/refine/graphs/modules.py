@@ -45,6 +45,8 @@ _CONSTANT = 1 << 14
 #: What torch raises where a program needs the value of a tensor.
 _UNCAPTURED = ("DataDependentOutputException", "DynamicOutputShapeException",
                "GuardOnDataDependentSymNode")  # fmt: skip
+#: How torch shows an integer that was read from a tensor, which a call may refuse.
+_READ = re.compile(r"\[u\d+[,\]]")
 _TORCH = Path(torch.__file__).parent
 _LINE = re.compile(r'File "(.+?)", line (\d+)')
 
@@ -157,8 +159,8 @@ def capture(
     with fake_group(rank, ranks):
         try:
             module = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*values)
-        except RuntimeError as error:
-            if type(error).__name__ not in _UNCAPTURED:
+        except (RuntimeError, TypeError) as error:
+            if type(error).__name__ not in _UNCAPTURED and not _READ.search(str(error)):
                 raise
             raise _uncaptured(name, error) from error
         graph = _with_groups(graph_of_module(module, name))

@@ -55,7 +55,7 @@ def main() -> None:
         session = Session(settings, Path(temporary))
         try:
             lines = covered(session, packages, asked.rows.with_suffix(".lines.json"))
-            for number, mutation in enumerate(sample(mutations(MODELS / MUTATED), None, seed)):
+            for number, mutation in enumerate(sample(mutations(MODELS / MUTATED), 10**6, seed)):
                 if len(rows) >= asked.sample or time.perf_counter() - began > asked.minutes * 60:
                     break
                 row = judged(session, packages, lines, mutation, number)

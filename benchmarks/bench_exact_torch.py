@@ -100,16 +100,16 @@ def wanted(quick: bool) -> Iterator[Wanted]:
     for sp in (False, True):
         for loss in (False, True):
             name = "DTensor, parallel loss" if loss else "DTensor"
-            point = Point.of(tp=2, **({"sp": True} if sp else {}))
+            point = Point.of({"tp": 2, "sp": True} if sp else {"tp": 2})
             given = {"parts_of_loss": loss, "clip": 0.1 if sp else 0.0}
             yield Wanted(name, tensor, point, given)
     for schedule, stages in (
         *(("torch-1f1b", 1), ("torch-gpipe", 1), ("torch-zero-bubble", 1)),
         *(("torch-1f1b", 2), ("torch-zero-bubble", 2)),
     ):
-        point = Point.of(pp=2, **({"vpp": stages} if stages > 1 else {}))
-        given = {**PIPELINED, "schedule": schedule}
-        yield Wanted(f"gpt, {schedule}", resolve(gpt.train), point, given)
+        point = Point.of({"pp": 2, "vpp": stages} if stages > 1 else {"pp": 2})
+        own: dict[str, Any] = {**PIPELINED, "schedule": schedule}
+        yield Wanted(f"gpt, {schedule}", resolve(gpt.train), point, own)
     if importlib.util.find_spec("deepspeed") is not None:
         small = {"layers": 1, "hidden": 16, "seq_len": 8}
         for stage in range(4):
@@ -126,7 +126,8 @@ def _outside(quick: bool) -> Iterator[Wanted]:
 
     for case in CASES[: 4 if quick else None]:
         program = resolve(importlib.import_module(case.module).train)
-        point = Point.of(case.point)
+        axes: Any = case.point
+        point = Point.of(axes)
         yield Wanted(case.module, program, point)
         for fault in [] if quick else case.faults:
             yield Wanted(case.module, program, point, {"fault": fault}, fault, "fault")

@@ -80,9 +80,9 @@ def wrapped(ctx: Any, way: str, model: nn.Module) -> nn.Module:
             fully_shard(module, mesh=ctx.mesh["dp"], reshard_after_forward=reshard)
         return model
     if way == "replicate":
-        from torch.distributed._composable import replicate
+        from torch.distributed._composable.replicate import replicate
 
-        return replicate(model, process_group=ctx.group("dp"))  # type: ignore[no-any-return]
+        return replicate(model, process_group=ctx.group("dp"))
     return DistributedDataParallel(
         model,
         process_group=ctx.group("dp"),
@@ -99,7 +99,7 @@ def data_parallel(
     model: nn.Module = Network().to(ctx.dtype)
     ctx.initialize(model)
     called = wrapped(ctx, way, model) if ctx.point.size("dp") > 1 else model
-    made = optimizer_of(optimizer, list(model.parameters()))
+    made: Any = optimizer_of(optimizer, list(model.parameters()))
     ctx.watch(called, made)
     mine = ctx.microbatches(MICROBATCHES)
     divisor = 1 if bug == "summed" else len(mine)
@@ -108,9 +108,8 @@ def data_parallel(
             for index in mine:
                 later: AbstractContextManager[None] = nullcontext()
                 # With a static graph, DistributedDataParallel must reduce in the first backward.
-                delays = isinstance(called, DistributedDataParallel) and "static" not in way
-                if delays and index != mine[-1]:
-                    later = called.no_sync()
+                if isinstance(called, DistributedDataParallel) and "static" not in way:
+                    later = nullcontext() if index == mine[-1] else called.no_sync()
                 with ctx.microbatch(index), later:
                     tokens, targets = batch(step, index)
                     loss = F.cross_entropy(called(tokens).flatten(0, 1), targets.flatten())

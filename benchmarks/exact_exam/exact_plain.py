@@ -229,19 +229,16 @@ def distance(reference: Seen, ranks: Sequence[Seen], point: Mapping[str, Any]) -
         for index, norm in enumerate(rank.norms):
             compare(f"norm {index}", torch.tensor(norm), torch.tensor(reference.norms[index]))
     for name, expected in reference.losses.items():
-        got = [rank.losses[name] for rank in ranks if name in rank.losses]
+        terms = [rank.losses[name] for rank in ranks if name in rank.losses]
         how = ranks[0].entries.get("loss", {})
         if how.get("partial"):
-            held = 1
-            for axis in ("cp", "tp", "dp"):
-                held *= 1 if axis in how["partial"] else sizes.size(axis)
-            # With several micro-batches per dp rank, only some ranks hold a micro-batch.
-            terms = 1
+            # Ranks outside these axes report the same terms again.
+            parts = 1
             for axis in how["partial"]:
-                terms *= sizes.size(axis)
-            got = [sum(got) * terms / len(got)]
+                parts *= sizes.size(axis)
+            terms = [sum(terms) * parts / len(terms)]
         elif how.get("mean") or ranks[0].split:
-            got = [sum(got) / len(got)]
-        for value in got:
+            terms = [sum(terms) / len(terms)]
+        for value in terms:
             compare(name, torch.tensor(value), torch.tensor(expected))
     return found

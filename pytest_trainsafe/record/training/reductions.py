@@ -73,8 +73,9 @@ class Reductions:
         """Records `call`, which is about to run, if it reduces gradients or their norm."""
         if self._clock.step is None or call.op not in _SUMS:
             return
-        of_norm = call.numel == 1 and _floating(call)
-        if not of_norm and not self._of_gradients(call):
+        numel = _numel(call)
+        of_norm = numel == 1 and _floating(call)
+        if not of_norm and not self._of_gradients(call, numel):
             return
         axes = self._axes(call.ranks)
         # Inside a micro-batch the model itself may reduce tensors, but never over dp alone.
@@ -86,24 +87,24 @@ class Reductions:
         name, caller = f"{call.op}{how}", called_at(call.site)
         of: Of = "norm" if of_norm else "gradients"
         in_step = self._clock.stepping and not inside
-        made = Reduction(name, tuple(axes), call.site, caller, call.numel, of, in_step)
+        made = Reduction(name, tuple(axes), call.site, caller, numel, of, in_step)
         line = f"{of} {name} {axes}", f"{call.site} {caller}"
         if made not in self._noted and self._lines[line] < MAX_SIZES:
             self._noted.add(made)
             self._lines[line] += 1
             self._writer.add(made)
 
-    def _of_gradients(self, call: Collective) -> bool:
-        if call.numel is None:  # several tensors at once
+    def _of_gradients(self, call: Collective, numel: int | None) -> bool:
+        if numel is None:  # several tensors at once
             return True
         if call.name.endswith(".grad"):
             return True
-        if not _floating(call) or call.numel == 1:
+        if not _floating(call) or numel == 1:
             return False
         if self._clock.stepping:
             return True
         largest = max(self._sizes, default=0)
-        return call.numel in self._sizes or call.numel >= largest or self._is_sum(call.numel)
+        return numel in self._sizes or numel >= largest or self._is_sum(numel)
 
     def _is_sum(self, numel: int) -> bool:
         """Whether some of the small parameters have `numel` elements in total."""
@@ -120,6 +121,16 @@ class Reductions:
         places = [self._point.coordinates(rank) for rank in ranks]
         axes = self._point.mesh.fastest_first
         return [axis for axis in axes if len({place[axis] for place in places}) > 1]
+
+
+def _numel(call: Collective) -> int | None:
+    """The number of elements that a collective is given; None if it is given several tensors.
+
+    `reduce_scatter` is described by its output, and given a list of parts, one for each rank.
+    """
+    if call.op == "reduce_scatter" and call.gives is not None:
+        return sum(call.gives)
+    return call.numel
 
 
 def _floating(call: Collective) -> bool:

@@ -172,3 +172,12 @@ def test_in_an_optimizers_step_a_padded_or_stacked_gradient_counts_too(
     reductions.on_collective(call())
     assert [(made.numel, made.in_step) for made in events.found] == [(7, True), (4, False)]
     assert [made.in_step for made in events.of_norm] == [True]
+
+
+def test_a_reduce_scatter_of_parts_has_the_elements_of_all_parts(events: ReductionWriter) -> None:
+    clock = Clock()
+    clock.start_step()
+    reductions = Reductions(clock, events, POINT, PARAMETERS)
+    # A flat buffer of all 30 elements: the output has fewer than the largest parameter.
+    reductions.on_collective(call(op="reduce_scatter", shape=(15,), gives=(15, 15)))
+    assert [(made.call, made.numel) for made in events.found] == [("reduce_scatter(SUM)", 30)]

@@ -130,7 +130,7 @@ class _Proof:
         return made.accepting(self.options.accept)
 
     def not_covered(self, failure: GroupFailure) -> ProofJudgement:
-        """The judgement if ranks ended, inconclusive where exact numbers are why."""
+        """The judgement if ranks failed because of exact numbers; others are raised."""
         first = next((r for r in failure.result.ranks if r.error_type in _NOT_COVERED), None)
         if first is None:
             raise failure

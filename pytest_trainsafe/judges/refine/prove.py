@@ -40,7 +40,7 @@ Relations = Mapping[str, tuple[Relation, ...]]
 
 @dataclass(frozen=True)
 class Proof:
-    """Every result has the relation that it must have, but with the probability `error`.
+    """Every result has the relation that it must have, except with the probability `error`.
 
     `relations` has all relations that were found, of all sequential tensors, preferred ones first.
     `missing` are intermediate tensors without one.  `met` counts the operators by name.

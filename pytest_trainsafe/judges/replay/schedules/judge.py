@@ -99,7 +99,7 @@ class _Use:
 
 
 def _uses(late: Trace) -> Iterable[_Use]:
-    """The early uses, one for each pair of lines; of one that reads and writes, the read."""
+    """The early uses, one for each pair of lines: the read, if there is one."""
     by_lines: dict[tuple[str, str], list[tuple[int, EarlyUse]]] = {}
     for rank in late.ranks:
         for each in rank.events_of(EarlyUse):
@@ -111,7 +111,7 @@ def _uses(late: Trace) -> Iterable[_Use]:
 
 
 def _beyond_recording(early: Trace, late: Trace) -> bool:
-    """Whether a value differs that the program gave, or had when a step was over."""
+    """Whether a value differs that the program reported, or that was recorded after a step."""
     for one, other in zip(early.ranks, late.ranks, strict=True):
         for id, event in one.tensors.items():
             same = id in other.tensors and other.tensors[id].hash == event.hash

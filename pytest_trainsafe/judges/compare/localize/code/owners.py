@@ -52,7 +52,7 @@ def other_class(modules: Mapping[str, ModuleEvent], group: Sequence[Fault], sour
     for fault in group:
         cls, line = module_code(modules, fault.target.rpartition(".")[0])
         if line and line != source:
-            return f"; also module class {cls} at {relative(line)}"
+            return f"; another class with wrong parameters is {cls} at {relative(line)}"
     return ""
 
 

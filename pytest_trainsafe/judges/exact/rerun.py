@@ -70,7 +70,7 @@ def rerun(certificate: Certificate, folder: Path, settings: Settings) -> Confirm
 
 
 def case_of(certificate: Certificate, settings: Settings) -> Case:
-    """The Case of a certificate's Runs.  Raises RefusedError if the certificate describes Runs that cannot be made."""
+    """The Case of a certificate's Runs.  Raises RefusedError if such Runs cannot be made."""
     candidate, reference = certificate.candidate.spec, certificate.reference.spec
     try:
         program = _program(candidate)

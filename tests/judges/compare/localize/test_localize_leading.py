@@ -171,7 +171,7 @@ def test_a_second_class_with_wrong_weight_gradients_is_named(tmp_path: Path) -> 
 
     wrong = calling(rung(tmp_path, TP, both), norm="", fc1="", fc2="")
     first, what = located_faults(wrong).source, look_at(wrong, PLACED)
-    assert "; also module class " in what
+    assert "; another class with wrong parameters is " in what
     assert first not in what.partition("also")[2]
 
 

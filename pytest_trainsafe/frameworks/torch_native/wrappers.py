@@ -132,7 +132,7 @@ def _axes_of_reducer(reducer: Reducer, point: Point) -> tuple[str, ...] | None:
     """The axes over which gradients are averaged; None if a communication hook is unknown."""
     if not all(map(_averages, reducer.hooks)):
         return None
-    return _varying(dist.get_process_group_ranks(reducer.group), point)
+    return varying(dist.get_process_group_ranks(reducer.group), point)
 
 
 def _averages(hook: Any) -> bool:
@@ -149,7 +149,7 @@ def _axes_of_mesh(module: nn.Module, point: Point) -> tuple[str, ...] | None:
     sharded: Any = next((p for p in module.parameters() if is_dtensor(p)), None)
     if sharded is None:
         return None
-    return _varying(sharded.device_mesh.mesh.flatten().tolist(), point)
+    return varying(sharded.device_mesh.mesh.flatten().tolist(), point)
 
 
 def _axes_of_fsdp(
@@ -174,7 +174,7 @@ def _axes_of_fsdp(
     return fitting.pop() if len(fitting) == 1 else None
 
 
-def _varying(ranks: Sequence[int], point: Point) -> tuple[str, ...] | None:
+def varying(ranks: Sequence[int], point: Point) -> tuple[str, ...] | None:
     """The axes of data parallelism (dp, cp) along which the coordinates of `ranks` differ.
 
     None unless `ranks` have every combination of coordinates along these axes.  If several mesh

@@ -71,7 +71,7 @@ def listen(optimizer: Any, listener: Listener) -> None:
 
 def stepping(optimizer: Any) -> list[Any]:
     """The innermost optimizers: those whose step() updates parameters."""
-    return [level for level in _levels(optimizer) if not _inner(level)]
+    return [level for level in levels(optimizer) if not _inner(level)]
 
 
 def owned_by(optimizer: Any) -> frozenset[int]:
@@ -105,7 +105,7 @@ def states(optimizer: Any, parameter: torch.Tensor) -> Iterator[tuple[str, torch
     checkpoint, and None for a parameter of another rank, as ZeroRedundancyOptimizer does.
     """
     holders = (parameter, getattr(parameter, "main_param", None))
-    for level in reversed(list(_levels(optimizer))):
+    for level in reversed(list(levels(optimizer))):
         state = _attribute(level, "state")
         if not isinstance(state, Mapping):
             continue
@@ -169,7 +169,7 @@ def _around(optimizer: Any, before: Callable[[bool], None], after: Callable[[], 
     optimizer.step = watched
 
 
-def _levels(optimizer: Any) -> Iterator[Any]:
+def levels(optimizer: Any) -> Iterator[Any]:
     """Yields an optimizer and those that it wraps, outermost first.
 
     For a list or dict, yields those of its items.

@@ -41,4 +41,5 @@ def test_parameters_that_are_not_sent_are_found(candidate_trace, reference_trace
         assert_trainsafe(candidate_trace, reference_trace)
 
     lead = next(each for each in caught.value.findings if each.verdict == "fail")
+    assert lead.where is not None
     assert (lead.check, lead.where.kind) == ("replicas", "param")

@@ -35,6 +35,7 @@ def train(
     ctx: Any, model: str = "llama", steps: int = 2, annotations: Any = None, fault: str = ""
 ) -> None:
     network = load(ctx, model)
+    network.train()  # from_pretrained returns it in evaluation mode
     if fault == "doubled":
         double(network.model.layers[1])  # type: ignore[union-attr, index]
     ctx.initialize(network, annotations=annotations)

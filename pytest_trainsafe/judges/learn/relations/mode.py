@@ -72,7 +72,8 @@ class Mode(RelationBase):
         """The rule in plain words."""
         return Explanation(
             f"before each call of {_STEP}, a model runs in training mode",
-            "a validation called eval() and nothing called train() after it",
+            "a validation called eval(), or the model was loaded in evaluation mode, as by "
+            "from_pretrained, and nothing called train() after it",
         )
 
 

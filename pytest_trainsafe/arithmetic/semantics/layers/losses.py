@@ -1,4 +1,4 @@
-"""Losses by elements and by classes of planes, and their derivatives."""
+"""Losses by elements, and their derivatives."""
 
 from __future__ import annotations
 
@@ -13,62 +13,12 @@ from pytest_trainsafe.arithmetic.semantics.elementwise.decided import sign
 from pytest_trainsafe.arithmetic.semantics.layers.probabilities import (
     MEAN,
     SUM,
-    class_weights,
     reduced,
 )
 from pytest_trainsafe.arithmetic.table import Call, Draw, call, semantics_of
 
 _REDUCTIONS = (0, MEAN, SUM)
 Maybe = torch.Tensor | None
-
-
-def _planes(draw: Draw) -> Iterable[Call]:
-    target = torch.tensor([[[0, 2], [1, -100]], [[2, 1], [0, 0]]])
-    return [
-        call(draw(2, 3, 2, 2), target, weight, reduction, -100)
-        for reduction in _REDUCTIONS
-        for weight in (None, draw.positive(3))
-    ]
-
-
-@semantics_of("aten.nll_loss2d_forward", examples=_planes)
-def nll_loss2d(
-    n: Numbers, x: torch.Tensor, target: torch.Tensor, weight: Maybe, reduction: int, ignored: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    weights, classes = class_weights(n, target, weight, ignored, x)
-    chosen = x.gather(1, classes[:, None])[:, 0]
-    losses = n.negate(n.multiply(weights, chosen))
-    total = n.sum(weights) if reduction else n.lift(0)
-    if not reduction:
-        return losses, total
-    loss = n.sum(losses)
-    return (n.divide(loss, total) if reduction == MEAN else loss), total
-
-
-def _plane_gradients(draw: Draw) -> Iterable[Call]:
-    for example in _planes(draw):
-        x, target, weight, reduction, ignored = example.args
-        grad = draw() if reduction else draw(2, 2, 2)
-        total = torch.ops.aten.nll_loss2d_forward(*example.args)[1]
-        yield call(grad, x, target, weight, reduction, ignored, total)
-
-
-@semantics_of("aten.nll_loss2d_backward", examples=_plane_gradients)
-def nll_loss2d_backward(
-    n: Numbers,
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    target: torch.Tensor,
-    weight: Maybe,
-    reduction: int,
-    ignored: int,
-    total_weight: torch.Tensor,
-) -> torch.Tensor:
-    weights, classes = class_weights(n, target, weight, ignored, x)
-    slope = n.negate(n.multiply(weights, grad))
-    if reduction == MEAN:
-        slope = n.divide(slope, total_weight)
-    return torch.zeros_like(x).scatter(1, classes[:, None], slope[:, None])
 
 
 def _near_and_far(draw: Draw) -> Iterable[Call]:

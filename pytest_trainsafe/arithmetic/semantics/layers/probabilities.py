@@ -14,7 +14,7 @@ import torch
 
 from pytest_trainsafe.arithmetic.numbers import Dims, Numbers
 from pytest_trainsafe.arithmetic.semantics.examples import two
-from pytest_trainsafe.arithmetic.table import Call, Draw, call, semantics_of
+from pytest_trainsafe.arithmetic.table import Call, Draw, Examples, call, semantics_of
 
 MEAN, SUM = 1, 2
 
@@ -97,7 +97,16 @@ def _classes(draw: Draw) -> Iterable[Call]:
     ]
 
 
-def class_weights(
+def _planes(draw: Draw) -> Iterable[Call]:
+    target = torch.tensor([[[0, 2], [1, -100]], [[2, 1], [0, 0]]])
+    return [
+        call(draw(2, 3, 2, 2), target, weight, reduction, -100)
+        for reduction in (0, MEAN, SUM)
+        for weight in (None, draw.positive(3))
+    ]
+
+
+def _class_weights(
     n: Numbers, target: torch.Tensor, weight: torch.Tensor | None, ignored: int, like: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The weight of each row, zero for ignored ones, and its class, which is 0 for ignored ones."""
@@ -106,7 +115,13 @@ def class_weights(
     return n.lift(counted) if weight is None else n.where(counted, weight[classes], 0), classes
 
 
+def _class_dim(x: torch.Tensor) -> int:
+    """The dimension of the classes: the second of rows and planes, the only one of a vector."""
+    return min(1, x.ndim - 1)
+
+
 @semantics_of("aten.nll_loss_forward", examples=_classes)
+@semantics_of("aten.nll_loss2d_forward", examples=_planes)
 def nll_loss(
     n: Numbers,
     x: torch.Tensor,
@@ -115,8 +130,9 @@ def nll_loss(
     reduction: int,
     ignore_index: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    weights, classes = class_weights(n, target, weight, ignore_index, x)
-    chosen = x.gather(-1, classes[..., None])[..., 0]
+    weights, classes = _class_weights(n, target, weight, ignore_index, x)
+    dim = _class_dim(x)
+    chosen = x.gather(dim, classes.unsqueeze(dim)).squeeze(dim)
     losses = n.negate(n.multiply(weights, chosen))
     total = n.sum(weights) if reduction else n.lift(0)
     if not reduction:
@@ -125,15 +141,21 @@ def nll_loss(
     return (n.divide(loss, total) if reduction == MEAN else loss), total
 
 
-def _class_gradients(draw: Draw) -> Iterable[Call]:
-    for example in _classes(draw):
-        x, target, weight, reduction, ignored = example.args
-        grad = draw() if reduction else draw(4)
-        total = torch.ops.aten.nll_loss_forward(*example.args)[1]
-        yield call(grad, x, target, weight, reduction, ignored, total)
+def _gradients_of(examples: Examples, forward: str) -> Examples:
+    """Examples of the backward of a loss by classes, from those of its operator `forward`."""
+
+    def made(draw: Draw) -> Iterable[Call]:
+        for example in examples(draw):
+            x, target, weight, reduction, ignored = example.args
+            grad = draw() if reduction else draw(*target.shape)
+            total = getattr(torch.ops.aten, forward)(*example.args)[1]
+            yield call(grad, x, target, weight, reduction, ignored, total)
+
+    return made
 
 
-@semantics_of("aten.nll_loss_backward", examples=_class_gradients)
+@semantics_of("aten.nll_loss_backward", examples=_gradients_of(_classes, "nll_loss_forward"))
+@semantics_of("aten.nll_loss2d_backward", examples=_gradients_of(_planes, "nll_loss2d_forward"))
 def nll_loss_backward(
     n: Numbers,
     grad: torch.Tensor,
@@ -144,11 +166,12 @@ def nll_loss_backward(
     ignore_index: int,
     total_weight: torch.Tensor,
 ) -> torch.Tensor:
-    weights, classes = class_weights(n, target, weight, ignore_index, x)
+    weights, classes = _class_weights(n, target, weight, ignore_index, x)
     slope = n.negate(n.multiply(weights, grad))
     if reduction == MEAN:
         slope = n.divide(slope, total_weight)
-    return torch.zeros_like(x).scatter(-1, classes[..., None], slope[..., None])
+    dim = _class_dim(x)
+    return torch.zeros_like(x).scatter(dim, classes.unsqueeze(dim), slope.unsqueeze(dim))
 
 
 def reduced(n: Numbers, losses: torch.Tensor, reduction: int) -> torch.Tensor:

@@ -33,7 +33,7 @@ def require_fixture(traces: object, role: str) -> None:
 
 
 def require_alike(candidate: object, reference: object) -> None:
-    """Raises ArgumentTypeError for a fixture as reference of a candidate that is a trace."""
+    """Raises ArgumentTypeError if the candidate is a trace and the reference a fixture."""
     if hasattr(reference, "prefetch") and not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
             "assert_rng was given a recorded trace and the fixture reference_trace; instead of the "

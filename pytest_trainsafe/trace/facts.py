@@ -345,6 +345,10 @@ class CollectiveEvent(msgspec.Struct, frozen=True, tag="collective_call", omit_d
     user: Text = ""
     caller: Text = ""
 
+    def __str__(self) -> str:
+        """The operation and how it reduces: "all_reduce(SUM)"."""
+        return f"{self.op}({self.reduce})" if self.reduce else self.op
+
     def fault(self) -> str:
         """What is wrong with this event; "" for a valid one."""
         return _fault_of_lines(self.site, self.user, self.caller)

@@ -78,8 +78,6 @@ def case_of(certificate: Certificate, settings: Settings) -> Case:
         arguments, candidate_arguments = reference.keywords, candidate.keywords
         complete = program.complete(candidate_arguments)
         found = invalid(point, complete, program.rules, settings.max_world_size)
-    except RefusedError:
-        raise
     except (TrainsafeError, ValueError, TypeError, RecursionError) as error:
         raise RefusedError(f"the certificate's Runs cannot be made: {shown(error)}") from error
     if found is not None:

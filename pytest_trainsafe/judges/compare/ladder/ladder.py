@@ -114,7 +114,7 @@ class _Ladder:
         self._rung: RungTraces | None = None
 
     def judge_rung(self, dtype: str, shadowed: bool, last: bool) -> bool:
-        """Record and compare at `dtype`; `last` says that no rung follows.  Whether it fails.
+        """Judge at `dtype`; `last` says that no rung follows.  Returns whether it fails.
 
         Reference runs with noise measure rounding; if `shadowed`, one at a wider rung does so too.
         """

@@ -123,8 +123,7 @@ def collectives_of_loss(candidate: Trace) -> str:
         elif isinstance(event, TensorEvent) and event.id.kind == "loss":
             break
         elif isinstance(event, CollectiveEvent) and own(event.user or event.site):
-            op = f"{event.op}({event.reduce})" if event.reduce else event.op
-            calls[f"{op} at {relative(event.user or event.site)}"] = None
+            calls[f"{event} at {relative(event.user or event.site)}"] = None
     listed = [*calls][:_MOST_OF_LOSS_CALLS]
     return f"; the loss is computed with {', '.join(listed)}" if listed else ""
 

@@ -66,9 +66,8 @@ def functions(candidate: Trace, module: str, backward: bool, source: str) -> str
     for rank in candidate.ranks:
         for each in rank.events_of(Applied):
             line = each.backward if backward else each.forward
-            if each.module == module and own(line):
-                clause = f"{each.name}.{what} at {relative(line)}"
-                found |= {clause: None} if apart(clause, line, source) else {}
+            if each.module == module and apart(each.name, line, source):
+                found[f"{each.name}.{what} at {relative(line)}"] = None
     listed = " and ".join([*found][:_MOST])
     return f"; its {what} runs {listed}" if listed else ""
 
@@ -83,10 +82,9 @@ def communication(candidate: Trace, module: str, source: str) -> str:
         for event in rank.events:
             if isinstance(event, CollectiveEvent) and not event.backward:
                 line = event.user or event.site
-                op = f"{event.op}({event.reduce})" if event.reduce else event.op
                 if event.step is not None and own(line) and line != source:
                     called = apart(f", called at {relative(event.caller)}", event.caller, source)
-                    calls[f"{op} at {relative(line)}{called}"] = None
+                    calls[f"{event} at {relative(line)}{called}"] = None
             elif isinstance(event, TensorEvent) and event.id.kind == "activation":
                 if event.id.module == module and calls:
                     return f"its forward calls {' and '.join([*calls][:_MOST])}"

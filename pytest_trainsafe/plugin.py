@@ -7,6 +7,7 @@ need import their implementation when they are called.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -162,10 +163,15 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
-    """Starts to show the progress of running Points, before pytest begins to capture output."""
+    """Starts to show the progress of running Points, before pytest begins to capture output.
+
+    Also spares the garbage collector the objects of the imported modules, half a million with
+    torch: they stay until the end, and pytest collects five times when it ends.
+    """
     if _in_use(session.config):
         from pytest_trainsafe.report.run.live import start
 
+        gc.freeze()
         start(session.config)
 
 

@@ -17,12 +17,13 @@ import sys
 import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, NoReturn
 
 from pytest_trainsafe.launch.supervise.reaper import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
-    descendants,
+    children,
     prctl,
     sweep,
 )
@@ -72,35 +73,44 @@ class State:
     """The process state that an import must not change, because forked ranks would inherit it."""
 
     def __init__(self) -> None:
-        import random
-
-        import torch
-
-        self.facts: dict[str, object] = {
-            "the environment": dict(os.environ),
-            "the working directory": os.getcwd(),
-            "sys.path": list(sys.path),
-            "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()],
-            "torch's default dtype": torch.get_default_dtype(),
-            "torch's gradient mode": torch.is_grad_enabled(),
-            "torch's number of threads": torch.get_num_threads(),
-            "torch's deterministic mode": torch.are_deterministic_algorithms_enabled(),
-            "torch's random state": torch.get_rng_state().numpy().tobytes(),
-            "random's state": random.getstate(),
-            "child processes": set(descendants(os.getpid())),
-        }
-        self.names = {owner.__name__: dict(vars(owner)) for owner in _patched()}
+        self.facts = _facts()
+        self.names = [(owner, dict(vars(owner))) for owner in _patched()]
 
     def changes(self) -> str:
         """A list, as text, of what has changed since this object was made; "" if nothing has."""
-        now = State()
-        changed = [what for what, fact in self.facts.items() if now.facts[what] != fact]
-        for owner, names in self.names.items():
-            # Additional names are allowed: importing a submodule adds its name.
-            changed += [
-                f"{owner}.{n}" for n, v in names.items() if now.names[owner].get(n) is not v
-            ]
+        now = _facts()
+        changed = [what for what, fact in self.facts.items() if now[what] != fact]
+        for owner, names in self.names:
+            present = vars(owner)
+            # Additional names are allowed: importing a submodule adds its name, at the end.
+            same = len(present) >= len(names) and all(
+                map(is_, names.values(), present.values())  # pairs those of the same place
+            )
+            if not same:
+                changed += [
+                    f"{owner.__name__}.{n}" for n, v in names.items() if present.get(n) is not v
+                ]
         return ", ".join(changed)
+
+
+def _facts() -> dict[str, object]:
+    import random
+
+    import torch
+
+    return {
+        "the environment": dict(os.environ),
+        "the working directory": os.getcwd(),
+        "sys.path": list(sys.path),
+        "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()],
+        "torch's default dtype": torch.get_default_dtype(),
+        "torch's gradient mode": torch.is_grad_enabled(),
+        "torch's number of threads": torch.get_num_threads(),
+        "torch's deterministic mode": torch.are_deterministic_algorithms_enabled(),
+        "torch's random state": torch.get_rng_state().numpy().tobytes(),
+        "random's state": random.getstate(),
+        "child processes": children(),
+    }
 
 
 def _patched() -> list[Any]:

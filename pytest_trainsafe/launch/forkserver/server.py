@@ -44,7 +44,7 @@ _PRELOAD = (
     *("torch.utils.checkpoint", "torch.utils.data"),
     *("safetensors.torch", "pytest_trainsafe.record.program"),
     *("pytest_trainsafe.record.program_dtype.before_fork",),
-    *("pytest_trainsafe.annotations.declared",),
+    *("pytest_trainsafe.annotations.declared", "yaml"),
     *("pytest_trainsafe.frameworks.torch_native.adapter",),
     *("pytest_trainsafe.frameworks.deepspeed.adapter",),
     *("pytest_trainsafe.launch.threads.process",),
@@ -81,6 +81,7 @@ class Server:
         The modules in `preload`, and those that an earlier server learned, are imported only after
         a child process has tried them.
         """
+        gc.disable()  # modules stay; the collector would visit their objects again and again
         os.environ.update(_ONE_THREAD, PYTORCH_NVML_BASED_CUDA_CHECK="1")
         for name in _FIRST:
             importlib.import_module(name)
@@ -170,8 +171,7 @@ class Server:
     def _end_orphans(self) -> None:
         """Kills the remaining processes of a reaper that died; this process has adopted them."""
         known = self.reapers | ({self.trial.pid} if self.trial else set())
-        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        for child in map(int, children):
+        for child in reaper.children():
             if child not in known:
                 for pid in (child, *reaper.descendants(child)):
                     with contextlib.suppress(ProcessLookupError):
@@ -236,8 +236,6 @@ class Server:
         # libraries alone take 30 ms in each rank.
         for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
             each.atexit = False
-        gc.collect()
-        gc.disable()
         gc.freeze()
         why = unsafe()
         if why:

@@ -138,6 +138,18 @@ def sweep() -> list[str]:
     return first or []
 
 
+def children() -> set[int]:
+    """The process ids of this process's children.  The kernel may omit some while others exit."""
+    found = set()
+    for thread in os.listdir("/proc/self/task"):
+        with (
+            contextlib.suppress(FileNotFoundError),  # the thread has ended
+            open(f"/proc/self/task/{thread}/children", encoding="ascii") as file,
+        ):
+            found |= set(map(int, file.read().split()))
+    return found
+
+
 def descendants(root: int) -> dict[int, str]:
     """The names of all live processes below the process `root`, at any depth, by process id."""
     parents, names = {}, {}

@@ -13,6 +13,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +25,7 @@ import msgspec
 from pytest_trainsafe.core.code_files import PACKAGE, RANK_SIDE, is_project
 from pytest_trainsafe.core.links import unlinked
 from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
+from pytest_trainsafe.runs.cached.distributions import distributions
 from pytest_trainsafe.runs.cached.sources import Sources, content_hash, sources, state_of
 
 #: Environment variables that change what torch computes; a name that ends in "*" is a prefix.
@@ -79,12 +81,20 @@ def make_key(
 #: Results of `_code` by its arguments, with the states of the files they depend on.
 _known: dict[object, tuple[dict[str, object], dict[str, Any]]] = {}
 
+#: References of several rungs ask at once; the second one waits for the answer of the first.
+_reading = threading.Lock()
+
 
 def _code(file: str, module: str, search: tuple[str, ...]) -> dict[str, Any]:
     """The hashes of a program's source files, and the versions of the packages it imports.
 
     The result is cached until one of these files, or a folder that was searched, changes.
     """
+    with _reading:
+        return _read_code(file, module, search)
+
+
+def _read_code(file: str, module: str, search: tuple[str, ...]) -> dict[str, Any]:
     key = (file, module, search)
     if key in _known:
         state, code = _known[key]
@@ -118,11 +128,11 @@ def _own_files() -> tuple[Path, ...]:
 
 
 def _versions(found: Sources) -> dict[str, str]:
-    named = _distributions()
+    named = distributions()
     versions = {"python": f"{platform.python_implementation()} {platform.python_version()}"}
     for name, file in found.installed.items():
         for distribution in named.get(name, ()):
-            versions[distribution] = _installed(distribution)
+            versions[distribution.name] = distribution.build
         if name not in named:
             versions[name] = content_hash(file)
     for always in ("torch", "numpy", "pytest-trainsafe"):
@@ -131,22 +141,6 @@ def _versions(found: Sources) -> dict[str, str]:
 
     versions["torch"] = f"{torch.__version__} {torch.version.git_version}"
     return versions
-
-
-@cache
-def _installed(distribution: str) -> str:
-    """The version of a distribution, and a hash of the list of its files and their hashes.
-
-    The list (RECORD) changes if another build of the same version is installed.
-    """
-    found = importlib.metadata.distribution(distribution)
-    record = (found.read_text("RECORD") or "").encode()
-    return f"{found.version} {hashlib.blake2b(record, digest_size=16).hexdigest()}"
-
-
-@cache
-def _distributions() -> Mapping[str, list[str]]:
-    return importlib.metadata.packages_distributions()
 
 
 def _inputs(patterns: Sequence[str], around: LaunchEnvironment) -> dict[str, str]:

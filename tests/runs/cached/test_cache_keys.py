@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import os
 import sys
@@ -16,6 +17,7 @@ from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.reference_models.parallel import axes
 from pytest_trainsafe.runs.cached import fingerprint
+from pytest_trainsafe.runs.cached.distributions import distributions
 from pytest_trainsafe.runs.cached.fingerprint import Key, make_key
 from pytest_trainsafe.runs.cached.sources import sources
 from pytest_trainsafe.runs.session import Session
@@ -279,14 +281,25 @@ def test_another_build_of_an_installed_package_of_the_same_version_changes_the_k
     digests = []
     for build in ("sha256=one", "sha256=two", "sha256=two"):
         (folder / "RECORD").write_text(f"built_twice.py,{build},13\n")
-        for known in (fingerprint._distributions, fingerprint._installed):
-            known.cache_clear()
+        distributions.cache_clear()
         fingerprint._known.clear()
         made = key()
         assert made.parts["code"]["installed"]["built_twice"].startswith("1.0 ")
         digests.append(made.digest)
-    fingerprint._distributions.cache_clear()
+    distributions.cache_clear()
     assert digests[0] != digests[1] == digests[2]
+
+
+def test_packages_belong_to_the_distributions_that_importlib_finds() -> None:
+    expected = importlib.metadata.packages_distributions()
+
+    found = distributions()
+
+    assert {name: {each.name for each in of} for name, of in found.items()} == {
+        name: set(of) for name, of in expected.items()
+    }
+    for each in itertools.chain(*found.values()):
+        assert each.build.split()[0] == importlib.metadata.version(each.name)
 
 
 def test_the_files_of_a_projects_adapters_and_instruments_are_part_of_the_key(

@@ -58,3 +58,14 @@ def test_importing_the_package_imports_none_of_its_submodules(pytester):
     imported = result.outlines[0].split()
     assert "pytest_trainsafe" in imported
     assert [name for name in imported if name.startswith("pytest_trainsafe.")] == []
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["marked tests", "none"])
+def test_the_garbage_collector_skips_what_was_imported_once_marked_tests_run(pytester, marked):
+    mark = "@pytest.mark.trainsafe('program:train', tp=[1])" if marked else ""
+    pytester.makepyfile(program="def train(ctx): pass")
+    pytester.makepyfile(f"import gc, pytest\n{mark}\ndef test_it(): assert gc.get_freeze_count()")
+
+    result = pytester.runpytest_subprocess("-p", "no:hypothesispytest")
+
+    result.assert_outcomes(passed=int(marked), failed=int(not marked))

@@ -163,16 +163,15 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
-    """Starts to show the progress of running Points, before pytest begins to capture output.
-
-    Also spares the garbage collector the objects of the imported modules, half a million with
-    torch: they stay until the end, and pytest collects five times when it ends.
-    """
+    """Starts to show the progress of running Points, before pytest begins to capture output."""
     if _in_use(session.config):
         from pytest_trainsafe.report.run.live import start
 
+        # Modules stay until the end: with torch half a million objects, which the collector need
+        # not visit.  pytest collects five times when it ends.
         gc.freeze()
         start(session.config)
+    early_start.resume_collector()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,6 +7,7 @@ early, because all workers share the one that the first of them needs.
 
 from __future__ import annotations
 
+import gc
 import sys
 from functools import partial
 
@@ -17,6 +18,9 @@ from pytest_trainsafe.config.settings import SETTINGS
 
 #: The fixtures that launch ranks.
 _LAUNCHING = {"reference_trace", "candidate_trace", "torchrun_group"}
+
+#: Whether this module has paused the garbage collector.
+_paused = False
 
 #: Options of pytest with which it collects tests and runs none.
 _COLLECTS_ONLY = ("collectonly", "showfixtures", "show_fixtures_per_test", "setupplan")
@@ -48,6 +52,14 @@ def expect_imports() -> None:
         early.expect_imports()
 
 
+def resume_collector() -> None:
+    """Lets the garbage collector run again after the imports, which `_start` paused it for."""
+    global _paused
+    if _paused:
+        _paused = False
+        gc.enable()
+
+
 def _is_used(config: pytest.Config) -> bool:
     settings = config.stash[SETTINGS]
     forks = settings.launcher in ("auto", "warm", "threads")
@@ -57,11 +69,18 @@ def _is_used(config: pytest.Config) -> bool:
 
 
 def _start(config: pytest.Config) -> None:
+    global _paused
     from pytest_trainsafe.launch.forkserver import early
 
     deferred.first_assertion = None
     if early.start():
         config.add_cleanup(early.close)
+        if gc.isenabled():
+            _paused = True
+            # The test modules import torch now: objects that stay, which the collector would visit
+            # again and again, a tenth of the time that the import takes.
+            gc.disable()
+            config.add_cleanup(resume_collector)
 
 
 def _forget() -> None:

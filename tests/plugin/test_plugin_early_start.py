@@ -72,3 +72,35 @@ def test_the_module_that_is_imported_after_the_assertion_runs_beside_the_server(
     result = shown.runpytest_subprocess("-s")
 
     result.stdout.fnmatch_lines(["*beside: True", "*started: True"])
+
+
+COLLECTOR = """
+import gc
+import pytest
+from pytest_trainsafe import assert_trainsafe
+
+collected = gc.isenabled()
+
+def test_paused_while_modules_are_imported():
+    assert not collected
+
+def test_runs_again_with_the_tests():
+    assert gc.isenabled()
+"""
+
+
+def test_the_garbage_collector_pauses_from_the_servers_start_to_the_first_test(project):
+    project.makepyfile(COLLECTOR)
+
+    result = project.runpytest_subprocess()
+
+    result.assert_outcomes(passed=2)
+
+
+def test_a_collector_that_the_user_disabled_stays_disabled(project):
+    project.makeconftest("import gc; gc.disable()")
+    project.makepyfile(COLLECTOR.replace("assert gc.isenabled()", "assert not gc.isenabled()"))
+
+    result = project.runpytest_subprocess()
+
+    result.assert_outcomes(passed=2)

@@ -49,7 +49,7 @@ def proved(certificate: Certificate) -> str:
     ]
     if certificate.sizes:
         inputs = (
-            f"{name} {dict(own)}" for name, own in certificate.sizes[0].items()
+            f"{name} {own}" for name, own in certificate.sizes[0].items()
             if name in certificate.inputs
         )  # fmt: skip
         lines.append(f"evaluated with small sizes: {', '.join(inputs)}")

@@ -15,7 +15,7 @@ from pytest_trainsafe.judges.refine.errors import CertificateError
 if TYPE_CHECKING:
     import torch
 
-FORMAT = 1
+FORMAT = 2
 MAX_BYTES = 64 << 20
 
 
@@ -40,7 +40,7 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """What was proved of a sequential graph and the graphs of all ranks.
 
     `sizes` has the small sizes that replace those of each graph's nodes, the sequential one's
-    first; a negative size is a position at which a slice starts or ends.
+    first: those of a node's shape, then those of its arguments, without ones and zeros.
     `inputs` and `outputs` are the relations that were given and those that results have;
     `relations` has all that were found.
     `missing` are tensors without a relation; in a `partial` one, what depends on
@@ -54,7 +54,7 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ranks: tuple[GraphPart, ...]
     mesh: dict[str, int]
     groups: dict[str, list[str | list[int]]]
-    sizes: list[dict[str, dict[str, int]]]
+    sizes: list[dict[str, list[int]]]
     inputs: dict[str, str]
     constants: dict[str, float]
     integers: dict[str, Integers]

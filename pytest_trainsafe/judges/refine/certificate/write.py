@@ -43,10 +43,7 @@ def certificate_of(proof: Proof, given: Problem, data_seed: int) -> Certificate:
             name: [list(each) if isinstance(each, tuple) else each for each in group]
             for name, group in problem.mesh.groups.items()
         },
-        sizes=[
-            {name: {str(size): new for size, new in own.items()} for name, own in each.items()}
-            for each in proof.small
-        ],
+        sizes=[{name: list(own) for name, own in each.items()} for each in proof.small],
         inputs={name: str(each) for name, each in problem.inputs.items()},
         constants=dict(problem.constants),
         integers={name: Integers(bound, data_seed) for name, bound in below.items()},

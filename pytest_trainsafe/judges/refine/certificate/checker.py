@@ -25,6 +25,7 @@ from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated, on
 from pytest_trainsafe.judges.refine.graphs.graph import Graph, Node
 from pytest_trainsafe.judges.refine.mesh import RankMesh
 from pytest_trainsafe.judges.refine.problem.problem import Problem
+from pytest_trainsafe.judges.refine.problem.valuations import Symbols
 from pytest_trainsafe.judges.refine.relations.combine import combine, same
 from pytest_trainsafe.judges.refine.relations.parse import parse_relation
 from pytest_trainsafe.judges.refine.relations.relation import Relation
@@ -43,7 +44,28 @@ def check(
     `seed` is the first seed of the random values; None draws one.
     Raises CertificateError with what does not hold.
     """
+    each = _check_one(certificate, sequential, ranks, seed)
+    said = (certificate.sequential, certificate.ranks, certificate.assume, certificate.rank_symbols)
+    seen = [certificate.symbols]
+    for other in certificate.others:
+        if said != (other.sequential, other.ranks, other.assume, other.rank_symbols):
+            raise CertificateError("the certificates for several sizes are of several graphs")
+        if (
+            other.others
+            or other.symbols in seen
+            or other.outputs.keys() != certificate.outputs.keys()
+        ):
+            raise CertificateError("the certificates for several sizes do not say the same")
+        seen.append(other.symbols)
+        each += _check_one(other, sequential, ranks, seed)
+    return each
+
+
+def _check_one(
+    certificate: Certificate, sequential: Graph, ranks: Sequence[Graph], seed: int | None
+) -> int:
     _check_graphs(certificate, sequential, ranks)
+    sequential, ranks = _numbered(certificate, sequential, ranks)
     problem = _problem(certificate, sequential, ranks)
     relations = _relations(certificate, problem.mesh)
     fresh = secrets.randbelow(1 << 40) if seed is None else seed
@@ -73,6 +95,21 @@ def _check_graphs(certificate: Certificate, sequential: Graph, ranks: Sequence[G
             raise CertificateError(
                 f"{graph.name} is not the graph {shown(part.name)} that was proved"
             )
+
+
+def _numbered(
+    certificate: Certificate, sequential: Graph, ranks: Sequence[Graph]
+) -> tuple[Graph, Sequence[Graph]]:
+    """The graphs with the certificate's numbers in the place of symbolic sizes."""
+    symbols = Symbols(tuple(certificate.assume), certificate.rank_symbols)
+    try:
+        if min(certificate.symbols.values(), default=2) < 2 or not symbols.holds(
+            certificate.symbols
+        ):
+            raise CertificateError("the certificate's sizes are not those that it assumes")
+        return symbols.numbered(certificate.symbols, sequential, ranks)
+    except GraphError as error:
+        raise CertificateError(f"the certificate's sizes do not fit the graphs: {error}") from None
 
 
 def _problem(certificate: Certificate, sequential: Graph, ranks: Sequence[Graph]) -> Problem:

@@ -6,9 +6,12 @@ Three captures of whole training steps are mutated, once by each kind of mutatio
 then at random, on one rank or on all.  Float64 decides whether a mutation changes what the graphs
 compute.  It exits with 1 if a mutation that does is certified.
 
-The right operator follows from float64 and from the relations of the graphs without the mutation:
-a sequential tensor loses its relations if each of them takes a tensor of a rank that changed, and
-the right operators are those that lose theirs while their inputs keep some.
+The right operators follow from float64 and from the relations of the graphs without the mutation,
+not from those of the mutated ones.  A sequential tensor is lost if each of its relations takes a
+tensor of a rank that the mutation changed, unless it is there with its dimensions turned; a result
+is lost if its expected relation takes one.  The right operators are those that make a lost tensor
+of tensors that are not lost, and, where tensors between them have no counterpart in the ranks even
+without the mutation, those that make these.
 """
 
 from __future__ import annotations
@@ -18,15 +21,25 @@ import random
 import secrets
 import time
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from pytest_trainsafe.judges.refine.errors import CannotSayError, GraphError
-from pytest_trainsafe.judges.refine.evaluate.run import evaluated, one_thread
+from pytest_trainsafe.judges.refine.errors import (
+    CannotSayError,
+    GraphError,
+    InputRelationError,
+)
+from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated, one_thread
+from pytest_trainsafe.judges.refine.mesh import RankMesh
 from pytest_trainsafe.judges.refine.problem.declared import stated_problem
 from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
+from pytest_trainsafe.judges.refine.relations.combine import combine
+from pytest_trainsafe.judges.refine.relations.relation import Relation, Step
 from pytest_trainsafe.judges.refine.search.frontier import tensors_of
 from pytest_trainsafe.reference_models import gpt, llama
 from pytest_trainsafe.reference_models.captured import Program, captured
@@ -64,16 +77,45 @@ def verdict(problem: Problem) -> Proof | Refutation | str:
 
 
 def right_operators(clean: Proof, problem: Problem, other: Problem) -> set[str]:
-    """The sequential tensors that lose their relations first (see above)."""
+    """The names of the right operators (see above)."""
     changed = {name for _, name in changed_tensors(problem, other, 1)}
+    (run,) = evaluated(other, 1, [])
+    graph = problem.sequential
     lost = {
         name
         for name, found in clean.relations.items()
-        if found and all(set(each.names) & changed for each in found)
+        if found
+        and all(set(each.names) & changed for each in found)
+        and not turned(run, problem.mesh, name, found)
     }
-    (run,) = evaluated(problem, 1, [])
-    graph = problem.sequential
-    return {name for name in lost if not lost & set(tensors_of(graph, run.sequential, name))}
+    lost |= {name for name, each in clean.outputs.items() if set(each.names) & changed}
+    right: set[str] = set()
+    for name in lost:
+        if not lost & set(tensors_of(graph, run.sequential, name)):
+            waiting = [name]
+            while waiting:
+                right.add(each := waiting.pop())
+                made_of = tensors_of(graph, run.sequential, each)
+                waiting += [before for before in made_of if before in clean.missing]
+    return right
+
+
+def turned(run: Evaluated, mesh: RankMesh, name: str, relations: Sequence[Relation]) -> bool:
+    """Whether the ranks hold a matrix by one of its relations, but with its dimensions swapped."""
+    x = run.sequential[name]
+    if not isinstance(x, torch.Tensor) or x.ndim != 2:
+        return False
+    for relation in relations:
+        steps = tuple(
+            replace(each, dim=1 - each.dim) if each.kind == "concat" else each
+            for each in relation.steps
+        )
+        back = Relation((Step("permute", numbers=(1, 0)), *steps), relation.names)
+        with suppress(InputRelationError):
+            made = combine(back, run.ranks, mesh, run.numbers)
+            if made.shape == x.shape and torch.allclose(made, x, rtol=1e-9, atol=1e-12):
+                return True
+    return False
 
 
 def by_kind(name: str, clean: Proof, problem: Problem, chance: random.Random) -> list[str]:

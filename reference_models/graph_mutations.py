@@ -14,7 +14,7 @@ import torch
 
 from pytest_trainsafe.judges.refine.errors import CannotSayError, GraphError
 from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated
-from pytest_trainsafe.judges.refine.graphs.graph import Argument, Graph, Node, Ref
+from pytest_trainsafe.judges.refine.graphs.graph import GETITEM, Argument, Graph, Node, Ref
 from pytest_trainsafe.judges.refine.problem.problem import Problem
 
 #: Operators in whose place another one of the same arguments stands.
@@ -29,7 +29,9 @@ _OTHERS = {
     "aten.ge.Scalar": "aten.gt.Scalar",
 }  # fmt: skip
 _REDUCING = ("_c10d_functional.all_reduce", "_c10d_functional.reduce_scatter_tensor")
-_TWO_SIDED = ("aten.sub.Tensor", "aten.div.Tensor", "aten.mm.default", "aten.bmm.default")
+#: Operators whose result another order of two operands changes, by the place of the first.
+_TWO_SIDED = {"aten.sub.Tensor": 0, "aten.div.Tensor": 0, "aten.mm.default": 0,
+              "aten.bmm.default": 0, "aten.addcdiv_.default": 1}  # fmt: skip
 
 Maker = Callable[[Graph, int, Node], Iterator[Node]]
 
@@ -131,10 +133,11 @@ def _other_operator(graph: Graph, place: int, node: Node) -> Iterator[Node]:
 
 
 def _swapped(graph: Graph, place: int, node: Node) -> Iterator[Node]:
-    if node.operator in _TWO_SIDED and len(node.args) > 1:
-        first, second, *rest = node.args
+    at = _TWO_SIDED.get(node.operator)
+    if at is not None and len(node.args) > at + 1:
+        before, (first, second), rest = node.args[:at], node.args[at : at + 2], node.args[at + 2 :]
         if _shape(graph, first) == _shape(graph, second) is not None:
-            yield replace(node, args=(second, first, *rest))
+            yield replace(node, args=(*before, second, first, *rest))
 
 
 def _reduction(kind: str) -> Maker:
@@ -172,18 +175,28 @@ def _weighted(alpha: float) -> Maker:
     return make
 
 
-def _shifted(graph: Graph, place: int, node: Node) -> Iterator[Node]:
-    """A slice that starts and ends one place earlier."""
+def _other_part(graph: Graph, place: int, node: Node) -> Iterator[Node]:
+    """A slice that starts and ends one place earlier, or another item of a tuple."""
     if node.short == "aten.slice" and len(node.args) >= 4:
         x, dim, start, end, *rest = node.args
         if type(start) is int and type(end) is int and start > 0 and end < 1 << 40:
             yield replace(node, args=(x, dim, start - 1, end - 1, *rest))
+    if node.operator == GETITEM:
+        for each in graph.nodes:
+            same = each.operator == GETITEM and each.args[0] == node.args[0]
+            if same and (each.shape, each.dtype) == (node.shape, node.dtype):
+                yield replace(node, args=each.args)
 
 
 def _other_dimension(graph: Graph, place: int, node: Node) -> Iterator[Node]:
-    """A reduction over another dimension of the same size, or a softmax along it."""
+    """A reduction over another dimension that leaves as many, or a softmax along it."""
     shape = _shape(graph, node.args[0]) if node.args else None
-    if shape is None or node.short not in ("aten._softmax", "aten.cumsum", "aten.sum", "aten.mean"):
+    kept = node.args[2:3] == (True,) and node.short in ("aten.sum", "aten.mean")
+    if (
+        shape is None
+        or kept
+        or node.short not in ("aten._softmax", "aten.cumsum", "aten.sum", "aten.mean")
+    ):
         return
     for dim, size in enumerate(shape):
         given = node.args[1] if len(node.args) > 1 else None
@@ -247,7 +260,7 @@ KINDS: Mapping[str, Maker] = {
     "half a term": _weighted(0.5),
     "nearly a term": _weighted(1 - 2**-20),
     "no term": _weighted(0),
-    "shifted slice": _shifted,
+    "another part": _other_part,
     "another dimension": _other_dimension,
     "missing transposition": _transposed,
     "the tensor before": _stale(1),

@@ -14,16 +14,18 @@ from pytest_trainsafe.core.finding import CallSubject, Finding, Pattern, Verdict
 from pytest_trainsafe.core.usage import shown as described
 from pytest_trainsafe.errors import ArgumentTypeError
 from pytest_trainsafe.judges.refine.certificate.content import Certificate
-from pytest_trainsafe.judges.refine.certificate.write import certificate_of
+from pytest_trainsafe.judges.refine.certificate.write import certificate_of, joined
 from pytest_trainsafe.judges.refine.errors import CannotSayError
 from pytest_trainsafe.judges.refine.graphs.graph import Graph
 from pytest_trainsafe.judges.refine.graphs.load import graph_of
+from pytest_trainsafe.judges.refine.graphs.symbols import read_from_tensors
 from pytest_trainsafe.judges.refine.problem.declared import (
     Declaration,
     read_declaration,
     stated_problem,
 )
 from pytest_trainsafe.judges.refine.problem.problem import Problem
+from pytest_trainsafe.judges.refine.problem.valuations import Symbols, symbols
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
 
 JUDGE = "refine"
@@ -32,6 +34,9 @@ CHECKS = {
     "refine:relation": "an operator of the sequential graph has no clean relation to the ranks",
     "refine:semantics": "an operator, a size or a group is not known, so nothing can be said",
 }
+
+
+_NO_SIZES: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +74,53 @@ def judge(
     declared = read_declaration(relation) if isinstance(relation, Path | str) else relation
     if outputs is not None:
         declared = {**(declared or {"propose": True}), "outputs": outputs}
-    problem = stated_problem(
-        graph_of(sequential, "sequential"),
-        [graph_of(each, f"rank {number}") for number, each in enumerate(distributed)],
-        declared,
+    first = graph_of(sequential, "sequential")
+    ranks = [graph_of(each, f"rank {number}") for number, each in enumerate(distributed)]
+    try:
+        found = symbols(declared or {}, first, ranks)
+    except CannotSayError as error:
+        return RefinementJudgement([_doubt(error)])
+    if not found.values:
+        return judged(stated_problem(first, ranks, declared), data_seed)
+    return _with_symbols(found, first, ranks, declared, data_seed)
+
+
+def _with_symbols(
+    found: Symbols,
+    sequential: Graph,
+    ranks: Sequence[Graph],
+    declared: Declaration | None,
+    data_seed: int,
+) -> RefinementJudgement:
+    """The judgement of graphs with symbolic sizes: of the first values for which it is no proof."""
+    certificates = []
+    for values in found.values:
+        numbered, others = found.numbered(values, sequential, ranks)
+        problem = stated_problem(numbered, others, declared)
+        judgement = judged(problem, data_seed, (sequential, ranks), values)
+        if judgement.certificate is None:
+            return judgement
+        certificates.append(judgement.certificate)
+    read = dict.fromkeys(
+        name for graph in (sequential, *ranks) for name in read_from_tensors(graph)
     )
-    return judged(problem, data_seed)
+    return RefinementJudgement([], joined(certificates, found, list(read)))
 
 
-def judged(problem: Problem, data_seed: int = 0) -> RefinementJudgement:
-    """The judgement of a problem."""
+def judged(
+    problem: Problem,
+    data_seed: int = 0,
+    symbolic: tuple[Graph, Sequence[Graph]] | None = None,
+    sizes: Mapping[str, int] = _NO_SIZES,
+) -> RefinementJudgement:
+    """The judgement of a problem; `sizes` are the numbers in the place of symbolic sizes."""
     try:
         found = prove(problem, data_seed)
     except CannotSayError as error:
         return RefinementJudgement([_doubt(error)])
     if isinstance(found, Proof):
-        return RefinementJudgement([], certificate_of(found, problem, data_seed))
-    return RefinementJudgement([_finding(found, problem.sequential)])
+        return RefinementJudgement([], certificate_of(found, problem, data_seed, symbolic))
+    return RefinementJudgement([_finding(found, problem.sequential, sizes)])
 
 
 def _doubt(error: CannotSayError) -> Finding:
@@ -99,7 +134,7 @@ def _doubt(error: CannotSayError) -> Finding:
     )
 
 
-def _finding(found: Refutation, graph: Graph) -> Finding:
+def _finding(found: Refutation, graph: Graph, sizes: Mapping[str, int]) -> Finding:
     node = found.operator
     place = node.source or f"{graph.name}:{node.line}"
     return Finding(
@@ -112,6 +147,10 @@ def _finding(found: Refutation, graph: Graph) -> Finding:
             ("tensor", found.node.name),
             *((f"input {name}", str(each)) for name, each in found.inputs.items()),
             ("wrong results", ", ".join(found.wrong)),
+            *(
+                [("sizes", ", ".join(f"{name}={size}" for name, size in sizes.items()))]
+                * bool(sizes)
+            ),
         ),
         order=graph.nodes.index(graph.by_name[node.name]),
         pattern=_pattern(found),

@@ -32,7 +32,11 @@ from pytest_trainsafe.judges.refine.sizes.shrink import Small, affordable, shrun
 ERROR = 1e-9
 #: Multiplications in a row that one operator's semantics add to a number's degree, at most.
 _DEGREE = 16
-_CLOSE = 1e-9
+#: How far numbers may be apart that are equal but for rounding: of their own size, and of the size
+#: of the largest one beside them.
+_CLOSE, _BESIDE = 1e-9, 1e-11
+#: The bits that numbers keep where replicas must be equal but for rounding.
+_KEPT_BITS = 36
 _MOST_SEEDS = 7
 
 Relations = Mapping[str, tuple[Relation, ...]]
@@ -236,9 +240,7 @@ def _require_difference(wrong: Sequence[Expected], problem: Problem, doubles: Ev
             made = combine(relation, _rounded(doubles.ranks), problem.mesh, doubles.numbers)
         except InputRelationError:
             return
-        if made.shape != x.shape or not torch.allclose(
-            made.double(), _rounded([{"x": x}])[0]["x"].double(), rtol=_CLOSE, atol=0
-        ):
+        if made.shape != x.shape or not _close(made.double(), x.double()):
             return
     names = ", ".join(each.output for each in wrong)
     raise CannotSayError(
@@ -247,16 +249,26 @@ def _require_difference(wrong: Sequence[Expected], problem: Problem, doubles: Ev
     )
 
 
-def _rounded(ranks: Sequence[Tensors]) -> list[Tensors]:
+def _close(x: torch.Tensor, y: torch.Tensor) -> bool:
+    size = float(y.abs().nan_to_num(posinf=0).max()) if y.numel() else 0.0
+    return torch.allclose(x, y, rtol=_CLOSE, atol=_BESIDE * size, equal_nan=True)
+
+
+def _rounded(ranks: Sequence[Tensors]) -> list[dict[str, torch.Tensor]]:
     """Doubles without their last bits, so that replicas that differ by rounding are equal."""
     return [
         {
-            name: (value.float().double() if value.is_floating_point() else value)
+            name: (_shortened(value) if value.is_floating_point() else value)
             for name, value in values.items()
             if isinstance(value, torch.Tensor)
         }
         for values in ranks
     ]
+
+
+def _shortened(x: torch.Tensor) -> torch.Tensor:
+    mantissa, exponent = torch.frexp(x.double())
+    return torch.ldexp((mantissa * 2.0**_KEPT_BITS).round() / 2.0**_KEPT_BITS, exponent)
 
 
 def _refutation(

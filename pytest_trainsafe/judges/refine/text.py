@@ -22,6 +22,8 @@ def message(judgement: RefinementJudgement) -> str:
         rows.append(("pattern", finding.pattern.text))
         rows.append(("so", finding.pattern.cause))
     rows.append(("wrong", str(evidence["wrong results"])))
+    if "sizes" in evidence:
+        rows.append(("sizes", str(evidence["sizes"])))
     width = max(_WIDTH, *(len(name) + 2 for name, _ in rows))
     body = "\n".join(f"  {name:{width}}{text}" for name, text in rows)
     return f"trainsafe: the ranks' graphs do not refine the sequential graph\n\n{body}"
@@ -47,9 +49,14 @@ def proved(certificate: Certificate) -> str:
         *(f"  {name}: {relation}" for name, relation in certificate.outputs.items()),
         f"error at most {certificate.error:.1e}, with {len(certificate.seeds)} seeds",
     ]
+    if certificate.symbols:
+        tried = (each.symbols for each in (certificate, *certificate.others))
+        sizes = "; ".join(", ".join(f"{n}={v}" for n, v in each.items()) for each in tried)
+        lines.append(f"for the sizes {sizes}")
+        lines += [f"assumed: {each}" for each in certificate.assume]
     if certificate.sizes:
         inputs = (
-            f"{name} {dict(own)}" for name, own in certificate.sizes[0].items()
+            f"{name} {own}" for name, own in certificate.sizes[0].items()
             if name in certificate.inputs
         )  # fmt: skip
         lines.append(f"evaluated with small sizes: {', '.join(inputs)}")

@@ -25,6 +25,7 @@ from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated, on
 from pytest_trainsafe.judges.refine.graphs.graph import Graph, Node
 from pytest_trainsafe.judges.refine.mesh import RankMesh
 from pytest_trainsafe.judges.refine.problem.problem import Problem
+from pytest_trainsafe.judges.refine.problem.valuations import Symbols
 from pytest_trainsafe.judges.refine.relations.combine import combine, same
 from pytest_trainsafe.judges.refine.relations.parse import parse_relation
 from pytest_trainsafe.judges.refine.relations.relation import Relation
@@ -43,7 +44,28 @@ def check(
     `seed` is the first seed of the random values; None draws one.
     Raises CertificateError with what does not hold.
     """
+    each = _check_one(certificate, sequential, ranks, seed)
+    said = (certificate.sequential, certificate.ranks, certificate.assume, certificate.rank_symbols)
+    seen = [certificate.symbols]
+    for other in certificate.others:
+        if said != (other.sequential, other.ranks, other.assume, other.rank_symbols):
+            raise CertificateError("the certificates for several sizes are of several graphs")
+        if (
+            other.others
+            or other.symbols in seen
+            or other.outputs.keys() != certificate.outputs.keys()
+        ):
+            raise CertificateError("the certificates for several sizes do not say the same")
+        seen.append(other.symbols)
+        each += _check_one(other, sequential, ranks, seed)
+    return each
+
+
+def _check_one(
+    certificate: Certificate, sequential: Graph, ranks: Sequence[Graph], seed: int | None
+) -> int:
     _check_graphs(certificate, sequential, ranks)
+    sequential, ranks = _numbered(certificate, sequential, ranks)
     problem = _problem(certificate, sequential, ranks)
     relations = _relations(certificate, problem.mesh)
     fresh = secrets.randbelow(1 << 40) if seed is None else seed
@@ -75,6 +97,21 @@ def _check_graphs(certificate: Certificate, sequential: Graph, ranks: Sequence[G
             )
 
 
+def _numbered(
+    certificate: Certificate, sequential: Graph, ranks: Sequence[Graph]
+) -> tuple[Graph, Sequence[Graph]]:
+    """The graphs with the certificate's numbers in the place of symbolic sizes."""
+    symbols = Symbols(tuple(certificate.assume), certificate.rank_symbols)
+    try:
+        if min(certificate.symbols.values(), default=2) < 2 or not symbols.holds(
+            certificate.symbols
+        ):
+            raise CertificateError("the certificate's sizes are not those that it assumes")
+        return symbols.numbered(certificate.symbols, sequential, ranks)
+    except GraphError as error:
+        raise CertificateError(f"the certificate's sizes do not fit the graphs: {error}") from None
+
+
 def _problem(certificate: Certificate, sequential: Graph, ranks: Sequence[Graph]) -> Problem:
     small = _sizes(certificate, 1 + len(ranks))
     try:
@@ -97,40 +134,37 @@ def _problem(certificate: Certificate, sequential: Graph, ranks: Sequence[Graph]
         raise CertificateError(f"the certificate does not fit the graphs: {error}") from None
 
 
-def _sizes(certificate: Certificate, graphs: int) -> list[dict[str, dict[int, int]]]:
+def _sizes(certificate: Certificate, graphs: int) -> list[dict[str, list[int]]]:
     """The small sizes of each graph; none may be 1, which would hide what a dimension does."""
     if not certificate.sizes:
         return [{} for _ in range(graphs)]
     if len(certificate.sizes) != graphs:
         raise CertificateError(f"the certificate has sizes of {len(certificate.sizes)} graphs")
-    return [
-        {name: {_size(size, new): new for size, new in own.items()} for name, own in each.items()}
-        for each in certificate.sizes
-    ]
+    for own in certificate.sizes:
+        for name, small in own.items():
+            if min(small, default=2) < 2:
+                raise CertificateError(f"a size of {shown(name)} cannot become {min(small)}")
+    return certificate.sizes
 
 
-def _size(size: str, new: int) -> int:
-    """A size or, if negative, a position of a slice."""
-    digits = size.removeprefix("-")
-    if not digits.isdecimal() or len(digits) > 18 or int(digits) < 2 or new < 2:
-        raise CertificateError(f"the size {shown(size)} cannot become {new}")
-    return int(size)
-
-
-def _resized(graph: Graph, small: Mapping[str, Mapping[int, int]]) -> Graph:
+def _resized(graph: Graph, small: Mapping[str, Sequence[int]]) -> Graph:
     unknown = [name for name in small if name not in graph.by_name]
     if unknown:
         raise CertificateError(f"{graph.name} has no node {shown(unknown[0])}")
-    nodes = tuple(
-        _distinct(graph, node, resized(graph, node, small.get(node.name, {})))
-        for node in graph.nodes
-    )
-    return replace(graph, nodes=nodes)
+    nodes = []
+    for node in graph.nodes:
+        try:
+            new = resized(graph, node, small[node.name]) if node.name in small else node
+        except ValueError as error:
+            raise CertificateError(f"{shown(node.name)} has {error}") from None
+        nodes.append(_distinct(graph, node, new))
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _distinct(graph: Graph, node: Node, resized: Node) -> Node:
     """The resized node; sizes that differ in one shape must still differ."""
-    if len(set(node.shape or ())) != len(set(resized.shape or ())):
+    pairs = set(zip(node.shape or (), resized.shape or (), strict=True))
+    if any(a != b and x == y for a, x in pairs for b, y in pairs):
         raise CertificateError(
             f"{graph.at(node)}: unequal dimensions of {shown(node.name)} became equal"
         )

@@ -15,7 +15,7 @@ from pytest_trainsafe.judges.refine.errors import CertificateError
 if TYPE_CHECKING:
     import torch
 
-FORMAT = 1
+FORMAT = 2
 MAX_BYTES = 64 << 20
 
 
@@ -40,9 +40,11 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """What was proved of a sequential graph and the graphs of all ranks.
 
     `sizes` has the small sizes that replace those of each graph's nodes, the sequential one's
-    first; a negative size is a position at which a slice starts or ends.
+    first: those of a node's shape, then those of its arguments, without ones and zeros.
     `inputs` and `outputs` are the relations that were given and those that results have;
     `relations` has all that were found.
+    If sizes are symbolic, `symbols` has their values, `assume` what was assumed of them,
+    `rank_symbols` the sizes of ranks, and `others` the certificates for other values of them.
     `missing` are tensors without a relation; in a `partial` one, what depends on
     inputs without a relation is neither.  `operators` says for each operator whose semantics
     were used, `assumed` what is not proved, and `error` is the largest probability that one of the
@@ -52,9 +54,13 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     format: int
     sequential: GraphPart
     ranks: tuple[GraphPart, ...]
+    symbols: dict[str, int] = msgspec.field(default_factory=dict)
+    assume: list[str] = msgspec.field(default_factory=list)
+    rank_symbols: dict[str, str] = msgspec.field(default_factory=dict)
+    others: list[Certificate] = msgspec.field(default_factory=list)
     mesh: dict[str, int]
     groups: dict[str, list[str | list[int]]]
-    sizes: list[dict[str, dict[str, int]]]
+    sizes: list[dict[str, list[int]]]
     inputs: dict[str, str]
     constants: dict[str, float]
     integers: dict[str, Integers]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from pytest_trainsafe.judges.refine.certificate.content import (
     FORMAT,
@@ -15,6 +17,7 @@ from pytest_trainsafe.judges.refine.evaluate.draw import bounds
 from pytest_trainsafe.judges.refine.evaluate.kernels import ASSUMED, semantics
 from pytest_trainsafe.judges.refine.graphs.graph import Graph
 from pytest_trainsafe.judges.refine.problem.problem import Problem
+from pytest_trainsafe.judges.refine.problem.valuations import Symbols
 from pytest_trainsafe.judges.refine.prove import Proof
 
 #: What every proof assumes.
@@ -25,8 +28,18 @@ ALWAYS = (
 )
 
 
-def certificate_of(proof: Proof, given: Problem, data_seed: int) -> Certificate:
-    """The certificate of a proof of the problem `given`, whose graphs may have been shrunk."""
+def certificate_of(
+    proof: Proof,
+    given: Problem,
+    data_seed: int,
+    symbolic: tuple[Graph, Sequence[Graph]] | None = None,
+) -> Certificate:
+    """The certificate of a proof of the problem `given`, whose graphs may have been shrunk.
+
+    If sizes of the user's graphs are symbolic, those graphs are `symbolic`, and `given` has numbers
+    in the place of the symbols.
+    """
+    sequential, ranks = symbolic or (given.sequential, given.ranks)
     problem = proof.problem
     below = {**bounds(problem.sequential), **problem.below}
     table = semantics()
@@ -36,17 +49,14 @@ def certificate_of(proof: Proof, given: Problem, data_seed: int) -> Certificate:
     }
     return Certificate(
         format=FORMAT,
-        sequential=_part(given.sequential),
-        ranks=tuple(map(_part, given.ranks)),
+        sequential=_part(sequential),
+        ranks=tuple(map(_part, ranks)),
         mesh=dict(problem.mesh.axes),
         groups={
             name: [list(each) if isinstance(each, tuple) else each for each in group]
             for name, group in problem.mesh.groups.items()
         },
-        sizes=[
-            {name: {str(size): new for size, new in own.items()} for name, own in each.items()}
-            for each in proof.small
-        ],
+        sizes=[{name: list(own) for name, own in each.items()} for each in proof.small],
         inputs={name: str(each) for name, each in problem.inputs.items()},
         constants=dict(problem.constants),
         integers={name: Integers(bound, data_seed) for name, bound in below.items()},
@@ -61,6 +71,27 @@ def certificate_of(proof: Proof, given: Problem, data_seed: int) -> Certificate:
         assumed=list(_assumed(proof)),
         error=proof.error,
     ).whole()
+
+
+def joined(
+    certificates: Sequence[Certificate], symbols: Symbols, read: Sequence[str]
+) -> Certificate:
+    """One certificate of graphs whose sizes are symbolic, from one for each of their values.
+
+    `read` are the sizes that the graphs read from tensors.
+    """
+    assumed = [f"{name}, which is read from a tensor, is what the graph states" for name in read]
+    first, *others = (
+        msgspec.structs.replace(
+            each,
+            symbols=dict(values),
+            assume=list(symbols.assume),
+            rank_symbols=dict(symbols.ranks),
+            assumed=[*each.assumed, *assumed],
+        ).whole()
+        for each, values in zip(certificates, symbols.values, strict=True)
+    )
+    return msgspec.structs.replace(first, others=others).whole()
 
 
 def _part(graph: Graph) -> GraphPart:

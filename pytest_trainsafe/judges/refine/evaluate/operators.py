@@ -96,7 +96,7 @@ def _runner(
             return (
                 lambda *args, **kwargs: _noted(rule(mode.numbers, *args, **kwargs), mode)
             ), nullcontext()
-    operator = _torch_operator(node.operator) if node.operator.startswith("aten.") else None
+    operator = torch_operator(node.operator) if node.operator.startswith("aten.") else None
     if operator is None or not (semantics or node.short in _WHOLE or _composite(operator)):
         raise CannotSayError(
             f"{graph.at(node)}: {node} has no semantics, so nothing can be said behind it; state "
@@ -111,7 +111,8 @@ def _runner(
     return operator, mode
 
 
-def _torch_operator(name: str) -> Callable[..., Any] | None:
+def torch_operator(name: str) -> Callable[..., Any] | None:
+    """The operator of torch.ops with this name, or None."""
     found: Any = torch.ops
     for part in name.split("."):
         if part.startswith("__"):
@@ -179,7 +180,7 @@ def _meta_bounded(graph: Graph, node: Node, args: Any, kwargs: dict[str, Any]) -
     """Refuses a node of unstated shape whose result would be too large, before it is computed."""
     if not node.operator.startswith("aten."):
         return
-    operator = _torch_operator(node.operator)
+    operator = torch_operator(node.operator)
     to_meta = tree_map(lambda x: x.to("meta") if isinstance(x, torch.Tensor) else x, (args, kwargs))
     try:
         assert operator is not None

@@ -14,6 +14,7 @@ from pytest_trainsafe.core.untrusted import BadFileError, read_file, shown
 from pytest_trainsafe.judges.refine.errors import GraphError
 from pytest_trainsafe.judges.refine.graphs.fx_values import (
     RefusedError,
+    Stated,
     annotation,
     dotted,
     value,
@@ -22,12 +23,15 @@ from pytest_trainsafe.judges.refine.graphs.graph import (
     CONSTANT,
     GETITEM,
     INPUT,
+    SYMBOL,
+    SYMBOLIC,
     Argument,
     Graph,
     Node,
     Ref,
     leaves,
 )
+from pytest_trainsafe.judges.refine.graphs.symbols import names_in
 
 MAX_BYTES = 64 << 20
 #: The most characters of one statement: the signature of a large model is its longest.
@@ -71,7 +75,7 @@ class _Reader:
         self.source = ""
         self.nodes: list[Node] = []
         self.known: set[str] = set()
-        self.stated: dict[str, tuple[str | None, tuple[int, ...] | None]] = {}
+        self.stated: dict[str, Stated] = {}
         self.outputs: tuple[str | None, ...] | None = None
 
     def read(self, text: str) -> Graph:
@@ -203,6 +207,11 @@ class _Reader:
             if not path.startswith("self."):
                 raise RefusedError(f"the attribute {path[:60]}")
             self._add(name, CONSTANT, (path.removeprefix("self."),), stated)
+        elif isinstance(expression, ast.BinOp | ast.Compare | ast.UnaryOp):
+            text = ast.unparse(expression)
+            if annotation(stated)[0] != SYMBOLIC or not names_in(text) <= self.known:
+                raise RefusedError("arithmetic that is not of sizes that earlier lines define")
+            self._add(name, SYMBOL, (text,), stated)
         else:
             raise RefusedError(f"an assignment of the form {type(expression).__name__}")
 
@@ -214,10 +223,11 @@ class _Reader:
         stated: ast.expr | None,
         kwargs: dict[str, Argument] | None = None,
     ) -> None:
-        dtype, shape = annotation(stated) if stated else self.stated.get(name, (None, None))
+        known = annotation(stated) if stated else self.stated.get(name, (None, None, None))
+        dtype, shape, sizes = known
         source = "" if operator == INPUT else self.source
         self.nodes.append(
-            Node(name, operator, args, kwargs or {}, dtype, shape, source, line=self.line)
+            Node(name, operator, args, kwargs or {}, dtype, shape, source, "", self.line, sizes)
         )
         self.known.add(name)
 

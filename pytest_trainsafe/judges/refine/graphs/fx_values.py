@@ -8,12 +8,15 @@ import re
 from collections.abc import Collection
 
 from pytest_trainsafe.judges.refine.errors import GraphError
-from pytest_trainsafe.judges.refine.graphs.graph import Argument, Ref, Word
+from pytest_trainsafe.judges.refine.graphs.graph import SYMBOLIC, Argument, Ref, Word
 
 #: An annotation such as "f32[8, 16]", perhaps with strides and a device behind it.
 _ANNOTATION = re.compile(
-    r"(b8|i64|i32|i16|i8|u8|f16|bf16|f32|f64|f8\w*|c64|c128|Sym)(?:\[([^\]]{0,400})\]|\()"
+    r"(b8|i64|i32|i16|i8|u8|f16|bf16|f32|f64|f8\w*|c64|c128)(?:\[([^\]]{0,400})\]|\()"
 )
+_SYMBOLIC = re.compile(r"Sym\((.{1,400})\)")
+#: A comma between sizes, not between the arguments of a function such as Mod(s0, 2).
+_COMMA = re.compile(r",(?![^()]*\))")
 _NUMBERS = {"inf": math.inf, "nan": math.nan}
 _CONSTANTS = {"math.inf": math.inf, "math.nan": math.nan, "torch.inf": math.inf}
 #: Names of dtypes, layouts, memory formats and operators, which are kept as words.
@@ -25,22 +28,29 @@ class RefusedError(GraphError):
     """An expression outside the whitelist; the text says which."""
 
 
-def annotation(node: ast.expr | None) -> tuple[str | None, tuple[int, ...] | None]:
-    """The dtype and the shape that an annotation states; None for what it does not state."""
+#: A dtype, a shape, and the shape with symbolic sizes if it has any; None if not stated.
+Stated = tuple[str | None, tuple[int, ...] | None, tuple[int | str, ...] | None]
+
+
+def annotation(node: ast.expr | None) -> Stated:
+    """What an annotation states: "f32[2*s0, 16]" a tensor, "Sym(2*s0)" a size."""
     if node is None:
-        return None, None
+        return None, None, None
     if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
         raise RefusedError("an annotation that is not a string")
+    if symbolic := _SYMBOLIC.fullmatch(node.value):
+        return SYMBOLIC, None, (symbolic.group(1),)
     match = _ANNOTATION.match(node.value)
     if match is None:
         raise RefusedError(f"the annotation {node.value[:60]!r}")
     dtype, sizes = match.groups()
     if sizes is None:
-        return dtype, None
-    parts = [part.strip() for part in sizes.split(",") if part.strip()]
+        return dtype, None, None
+    parts = [part.strip() for part in _COMMA.split(sizes) if part.strip()]
     if not all(part.isdecimal() and len(part) < 19 for part in parts):
-        return dtype, None  # a symbolic size
-    return dtype, tuple(map(int, parts))
+        found = [int(part) if part.isdecimal() and len(part) < 19 else part for part in parts]
+        return dtype, None, tuple(found)
+    return dtype, tuple(map(int, parts)), None
 
 
 def dotted(node: ast.expr) -> str | None:

@@ -12,7 +12,9 @@ from pytest_trainsafe.core.untrusted import shown
 from pytest_trainsafe.judges.refine.errors import GraphError
 
 #: Operators that are not torch's.
-INPUT, CONSTANT, GETITEM = "input", "constant", "getitem"
+INPUT, CONSTANT, GETITEM, SYMBOL = "input", "constant", "getitem", "symbol"
+#: The dtype of a node that is a size, not a tensor.
+SYMBOLIC = "Sym"
 
 #: The most nodes of a graph, and elements of a tensor that is named in one.
 MAX_NODES = 500_000
@@ -40,9 +42,11 @@ Argument = None | bool | int | float | str | Ref | Word | tuple["Argument", ...]
 class Node:
     """One operator with its arguments.
 
-    `operator` is "input", "constant", "getitem", or a name such as "aten.mm.default".  `shape` and
-    `dtype` are those that the graph states, or None.  `source` is the "file:line" of the program,
-    `module` the path of the module, and `line` the line of the graph's text; "" or 0 if not known.
+    `operator` is "input", "constant", "getitem", "symbol" for arithmetic of sizes, or a name such
+    as "aten.mm.default".  `shape` and `dtype` are those that the graph states, or None; if a size
+    is symbolic, `sizes` has the shape, with expressions such as "2*s0", and `shape` is None.
+    `source` is the "file:line" of the program, `module` the path of the module, and `line` the line
+    of the graph's text; "" or 0 if not known.
     """
 
     name: str
@@ -54,6 +58,7 @@ class Node:
     source: str = ""
     module: str = ""
     line: int = 0
+    sizes: tuple[int | str, ...] | None = None
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
@@ -130,7 +135,7 @@ class Graph:
         """A SHA-256 of everything that decides what the graph computes."""
         said = [
             [node.name, node.operator, _plain(node.args), _plain(dict(node.kwargs)), node.dtype,
-             node.shape]
+             node.shape, *([node.sizes] if node.sizes else ())]
             for node in self.nodes
         ]  # fmt: skip
         text = json.dumps([said, self.outputs], separators=(",", ":"), sort_keys=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 import re
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,13 @@ from pytest_trainsafe.core.usage import shown as described
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.judges.refine.errors import GraphError
 from pytest_trainsafe.judges.refine.graphs.calls import SPACE, Calls, named
+from pytest_trainsafe.judges.refine.graphs.fx_values import Stated
 from pytest_trainsafe.judges.refine.graphs.graph import (
     CONSTANT,
     GETITEM,
     INPUT,
+    SYMBOL,
+    SYMBOLIC,
     Argument,
     Graph,
     Node,
@@ -47,6 +51,12 @@ _UNCAPTURED = ("DataDependentOutputException", "DynamicOutputShapeException",
                "GuardOnDataDependentSymNode")  # fmt: skip
 #: How torch shows an integer that was read from a tensor, which a call may refuse.
 _READ = re.compile(r"\[u\d+[,\]]")
+#: Python's arithmetic of sizes in graphs.
+_ARITHMETIC: Mapping[Any, str] = {
+    operator.add: "+", operator.sub: "-", operator.mul: "*", operator.floordiv: "//",
+    operator.mod: "%", operator.pow: "**", operator.eq: "==", operator.ne: "!=",
+    operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=",
+}  # fmt: skip
 _TORCH = Path(torch.__file__).parent
 _LINE = re.compile(r'File "(.+?)", line (\d+)')
 
@@ -118,6 +128,34 @@ class _Reader:
         return self._replaced(Ref(result.name)) if isinstance(result, torch.fx.Node) else None
 
 
+#: The tensors that a program logs while it is captured, by their names; None outside of captures.
+_logged: dict[str, torch.Tensor] | None = None
+
+
+def log_tensor(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Names a tensor of the program in the graph of `capture`, and returns it.
+
+    The name stands for the value that the tensor has now.  Outside of a capture, nothing happens.
+    Raises ArgumentError if one step logs a name twice.
+    """
+    if _logged is not None:
+        if name in _logged:
+            raise ArgumentError(f"log_tensor was given the name {name!r} twice in one step")
+        _logged[name] = tensor.detach().clone()
+    return tensor
+
+
+@contextmanager
+def _logging() -> Iterator[dict[str, torch.Tensor]]:
+    """The tensors that the program logs in this block."""
+    global _logged
+    before, _logged = _logged, {}
+    try:
+        yield _logged
+    finally:
+        _logged = before
+
+
 def capture(
     program: Callable[..., Any],
     arguments: Sequence[torch.Tensor] | Mapping[str, torch.Tensor],
@@ -131,7 +169,8 @@ def capture(
     The program may train a whole step: forward, backward, reduction of gradients, clipping and the
     optimizer's update, in place.  It may call the collectives of torch.distributed, also to make
     process groups; nothing is sent.  A mapping is passed as a dict, and its keys name the graph's
-    inputs; if the program returns a mapping, its keys name the graph's results.
+    inputs; if the program returns a mapping, its keys name the graph's results, and `log_tensor`
+    names tensors in between.
     No process group may be initialized.  Raises GraphError, with the program's line, for what no
     graph holds, such as a condition on the value of a tensor.
     """
@@ -148,12 +187,18 @@ def capture(
         if any(each is other for other in values[:number]):
             values[number] = each.detach().clone().requires_grad_(each.requires_grad)
 
+    logged: list[str] = []
+
     def run(*given: torch.Tensor) -> Any:
-        result = program(*given) if names is None else program(dict(zip(names, given, strict=True)))
+        with _logging() as found:
+            result = (
+                program(*given) if names is None else program(dict(zip(names, given, strict=True)))
+            )
         if isinstance(result, Mapping):
             keys[:] = map(str, result)
             result = list(result.values())
-        return result
+        logged[:] = found
+        return result, *found.values()
 
     name = name or f"rank {rank}"
     with fake_group(rank, ranks):
@@ -164,7 +209,17 @@ def capture(
                 raise
             raise _uncaptured(name, error) from error
         graph = _with_groups(graph_of_module(module, name))
-    return _with_names(without_unused(graph), names, keys)
+    return _with_names(_with_logged(without_unused(graph), logged), names, keys)
+
+
+def _with_logged(graph: Graph, logged: Sequence[str]) -> Graph:
+    """The graph with the names that were logged for its last outputs, which are no results."""
+    if not logged:
+        return graph
+    count = len(graph.outputs) - len(logged)
+    new = {old: name for name, old in zip(logged, graph.outputs[count:], strict=True) if old}
+    nodes = tuple(_renamed(node, new) for node in graph.nodes)
+    return Graph(nodes, graph.outputs[:count], graph.name)
 
 
 def _uncaptured(name: str, error: Exception) -> GraphError:
@@ -223,29 +278,26 @@ def _with_names(graph: Graph, names: Sequence[str] | None, keys: Sequence[str]) 
 
 
 def _node(module: torch.fx.GraphModule, node: torch.fx.Node, name: str, number: int) -> Node:
-    dtype, shape = _described(node)
+    dtype, shape, sizes = _described(node)
     source, path = _source(node), _module_path(node)
+
+    def made(operator: str, args: tuple[Argument, ...], **kwargs: Argument) -> Node:
+        return Node(node.name, operator, args, kwargs, dtype, shape, source, path, number, sizes)
+
     if node.op == "placeholder":
-        return Node(node.name, INPUT, (), {}, dtype, shape, line=number)
+        return Node(node.name, INPUT, (), {}, dtype, shape, line=number, sizes=sizes)
     if node.op == "get_attr":
         return _attribute(module, node, number)
     if node.op == "call_function" and node.target is operator.getitem:
-        args = tuple(_argument(each) for each in node.args)
-        return Node(node.name, GETITEM, args, {}, dtype, shape, source, path, number)
+        return made(GETITEM, tuple(_argument(each) for each in node.args))
+    if node.op == "call_function" and dtype == SYMBOLIC and node.target in _ARITHMETIC:
+        sides = [str(each) for each in node.args]
+        return made(SYMBOL, (f" {_ARITHMETIC[node.target]} ".join(sides),))
     if node.op == "call_function" and isinstance(node.target, OpOverload):
         schema = schema_of(node.target)
         target = f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"
-        return Node(
-            node.name,
-            target,
-            tuple(_argument(each) for each in node.args),
-            {key: _argument(each) for key, each in node.kwargs.items()},
-            dtype,
-            shape,
-            source,
-            path,
-            number,
-        )
+        args = tuple(_argument(each) for each in node.args)
+        return made(target, args, **{key: _argument(each) for key, each in node.kwargs.items()})
     raise GraphError(
         f"{name}: {node.name} calls {described(node.target)}, which is no operator of torch.ops; "
         "trace the program with make_fx or torch.export"
@@ -290,13 +342,18 @@ def _frozen(values: Any) -> Argument:
     return tuple(map(_frozen, values)) if isinstance(values, list) else values
 
 
-def _described(node: torch.fx.Node) -> tuple[str | None, tuple[int, ...] | None]:
+def _described(node: torch.fx.Node) -> Stated:
     value = node.meta.get("val")
+    if isinstance(value, torch.SymInt | torch.SymBool):
+        return SYMBOLIC, None, (str(value),)
     if not isinstance(value, torch.Tensor):
-        return None, None
-    if not all(isinstance(size, int) for size in value.shape):
-        return DTYPES.get(value.dtype), None
-    return DTYPES.get(value.dtype), tuple(value.shape)
+        return None, None, None
+    dtype = DTYPES.get(value.dtype)
+    shape: list[Any] = list(value.shape)
+    if not all(isinstance(size, int) for size in shape):
+        sizes = tuple(size if isinstance(size, int) else str(size) for size in shape)
+        return dtype, None, sizes
+    return dtype, tuple(value.shape), None
 
 
 def _argument(value: Any) -> Argument:

@@ -12,6 +12,7 @@ outputs:
 constants: {_tensor_constant0: 0}     # scalars whose value the text does not hold
 below: {primals_18: 100}              # bounds of integer inputs
 propose: true                         # relations of the other inputs, from names and shapes
+assume: [u0 % 4 == 0]                 # of symbolic sizes (`valuations.py`)
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from pytest_trainsafe.judges.refine.graphs.graph import Graph
 from pytest_trainsafe.judges.refine.mesh import RankMesh
 from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.problem.propose import proposed
+from pytest_trainsafe.judges.refine.problem.valuations import KEYS
 from pytest_trainsafe.judges.refine.relations.parse import parse_relation
 from pytest_trainsafe.judges.refine.relations.relation import Relation
 
 MAX_BYTES = 4 << 20
-_KEYS = ("mesh", "groups", "inputs", "outputs", "constants", "below", "propose", "partial")
+_KEYS = ("mesh", "groups", "inputs", "outputs", "constants", "below", "propose", "partial", *KEYS)
 _RANGE = re.compile(r"(.*?)(\d{1,6}) ?\.\. ?(.*?)(\d{1,6})")
 
 #: The most names of one range.

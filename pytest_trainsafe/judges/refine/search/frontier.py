@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import torch
 
@@ -18,15 +18,44 @@ def frontier(
     whose inputs all have one.  A wrong tensor that has a relation, only not the one it should
     have, is its own operator's.  The wrong tensor with the fewest ends decides: a norm of all
     gradients ends at each of them, if the ranks compute it in another order, and tells nothing.
+    A tensor of which the ranks have no counterpart, but from which one with a relation is made,
+    is not at fault: so the logarithm of a softmax, if a gradient that is made of it is right.
     """
     order = {node.name: number for number, node in enumerate(graph.nodes)}
-    found = [_ends(graph, values, related, each) for each in wrong]
+    sound = {*related, *_confirmed(graph, values, related)}
+    found = [_ends(graph, values, related, sound, each) for each in wrong]
     _, first = min((len(ends), min(order[name] for name in ends)) for ends in found)
     return graph.nodes[first]
 
 
+def _confirmed(
+    graph: Graph, values: Mapping[str, object], related: Collection[str]
+) -> Iterator[str]:
+    """The tensors without a relation of which, through such tensors alone, one with one is made."""
+    confirmed: set[str] = set()
+    for node in reversed(graph.nodes):
+        telling = node.name in related and _varies(values.get(node.name))
+        if telling or node.name in confirmed:
+            confirmed |= {
+                each for each in tensors_of(graph, values, node.name) if each not in related
+            }
+    yield from confirmed
+
+
+def _varies(value: object) -> bool:
+    """Whether a tensor is of numbers that differ: zeros in the shape of another say nothing."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.numel() < 2:
+        return False
+    flat = value.reshape(-1)
+    return bool((flat != flat[0]).any())
+
+
 def _ends(
-    graph: Graph, values: Mapping[str, object], related: Collection[str], wrong: str
+    graph: Graph,
+    values: Mapping[str, object],
+    related: Collection[str],
+    sound: Collection[str],
+    wrong: str,
 ) -> set[str]:
     ends: set[str] = set()
     seen: set[str] = set()
@@ -36,7 +65,7 @@ def _ends(
         if name in seen:
             continue
         seen.add(name)
-        without = [each for each in tensors_of(graph, values, name) if each not in related]
+        without = [each for each in tensors_of(graph, values, name) if each not in sound]
         if name in related or not without:
             ends.add(name)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,22 +46,30 @@ class Index:
         self._places: dict[Key, dict[int, set[Coordinate]]] = {}
         self._multiples: dict[Key, list[tuple[int, Coordinate, torch.Tensor]]] | None = None
         for name, held in _by_name(ranks, mesh).items():
-            self._add(name, (), held)
-            for steps, sums in _sums(held, mesh, numbers):
+            keys = self._add(name, (), held)
+            axes = [
+                axis
+                for number, (axis, size) in enumerate(mesh.axes.items())
+                if size > 1 and _differ(keys, number)
+            ]
+            for steps, sums in _sums(held, mesh, axes, numbers):
                 self._add(name, steps, sums)
 
     def _add(
         self, name: str, steps: tuple[Step, ...], held: dict[Coordinate, torch.Tensor]
-    ) -> None:
+    ) -> dict[Coordinate, Key]:
         number = len(self.entries)
         self.entries.append(Entry(name, steps, frozenset(held), number))
-        keys: dict[int, Key] = {}
+        known: dict[int, Key] = {}
+        keys: dict[Coordinate, Key] = {}
         for place, tensor in held.items():
             self.tensors[number, place] = tensor
-            key = keys.get(id(tensor))
+            key = known.get(id(tensor))
             if key is None:
-                key = keys[id(tensor)] = content(tensor)
+                key = known[id(tensor)] = content(tensor)
+            keys[place] = key
             self._places.setdefault(key, {}).setdefault(number, set()).add(place)
+        return keys
 
     def find(self, key: Key) -> dict[int, set[Coordinate]]:
         """The entries with this content, by number, and the coordinates that hold it."""
@@ -87,10 +95,22 @@ def _by_name(ranks: Sequence[Tensors], mesh: RankMesh) -> dict[str, dict[Coordin
     return found
 
 
+def _differ(keys: Mapping[Coordinate, Key], axis: int) -> bool:
+    """Whether ranks along an axis hold different terms.
+
+    A sum of equal terms is a multiple of each of them, which no clean relation is: so the average
+    in place of a sum leaves no relation, although the ranks' averages have the right sum.
+    """
+    groups: dict[Coordinate, set[Key]] = {}
+    for place, key in keys.items():
+        groups.setdefault(place[:axis] + place[axis + 1 :], set()).add(key)
+    return any(len(each) > 1 for each in groups.values())
+
+
 def _sums(
-    held: dict[Coordinate, torch.Tensor], mesh: RankMesh, numbers: Numbers
+    held: dict[Coordinate, torch.Tensor], mesh: RankMesh, axes: Sequence[str], numbers: Numbers
 ) -> Iterator[tuple[tuple[Step, ...], dict[Coordinate, torch.Tensor]]]:
-    """The sums of a tensor over each axis and over pairs of axes; of masks, what all of them hold.
+    """The sums of a tensor over each of `axes` and over pairs; of masks, what all of them hold.
 
     So the words outside of all ranks' parts of the vocabulary are those outside of each part.
     """
@@ -102,7 +122,6 @@ def _sums(
         return
     if kind == "sum" and not first.is_floating_point():
         return
-    axes = [axis for axis, size in mesh.axes.items() if size > 1]
     for count in range(1, min(len(axes), _SUMMED) + 1):
         for over in itertools.combinations(axes, count):
             sums = held

@@ -1,11 +1,11 @@
 """Shrinks the shapes of graphs, so that they can be evaluated in seconds.
 
-Sizes that must be equal are one variable; each becomes a smaller size.
+Dimensions that an operator relates have one length; each length becomes a smaller one.
 
     sites      the integers of a node that are sizes
-    variables  which sizes are one variable
-    equations  what must stay true between sizes: products of views, sums of splits, ratios of cuts
-    closure    the same between the two sides, where views split and join
-    solve      small sizes for which all equations hold
+    lengths    lengths as unknowns: which are one, which are products, which are sums
+    operators  what each operator says of the lengths of its tensors
+    unknowns   the lengths of all graphs, and each size as a sum of them
+    solve      small lengths for which all equations hold
     shrink     the graphs with small sizes
 """

@@ -10,9 +10,9 @@ from pytest_trainsafe.judges.refine.errors import CannotSayError
 from pytest_trainsafe.judges.refine.graphs.graph import Graph
 from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.relations.relation import Relation, Step
-from pytest_trainsafe.judges.refine.sizes.equations import sizes_of
-from pytest_trainsafe.judges.refine.sizes.sites import resized
+from pytest_trainsafe.judges.refine.sizes.sites import resized, sites
 from pytest_trainsafe.judges.refine.sizes.solve import solve
+from pytest_trainsafe.judges.refine.sizes.unknowns import StepKey, Unknowns
 
 #: The most elements of all tensors together that are evaluated as they are.
 AFFORDABLE = 1 << 21
@@ -29,9 +29,8 @@ def affordable(problem: Problem) -> bool:
     return total <= AFFORDABLE
 
 
-#: For each graph, and each node by name, the small sizes of its sizes.  A negative key is that of
-#: a position where a slice starts or ends.
-Small = Sequence[Mapping[str, Mapping[int, int]]]
+#: For each graph, and each node by name, its small sizes in the order of `sites`.
+Small = Sequence[Mapping[str, Sequence[int]]]
 
 
 def shrunk(problem: Problem) -> tuple[Problem, Small]:
@@ -39,36 +38,38 @@ def shrunk(problem: Problem) -> tuple[Problem, Small]:
 
     Raises CannotSayError if no small sizes keep what must stay true.
     """
-    sizes = sizes_of(problem)
-    found = solve(sizes)
+    unknowns = Unknowns(problem)
+    found = solve(unknowns.lengths, [dims for own in unknowns.dims for dims in own.values()])
     if found is None:
         raise CannotSayError(
             f"the shapes of {problem.sequential.name} cannot be shrunk, and are too large to be "
             "evaluated; capture the graphs from a model with small sizes"
         )
-    variables = sizes.variables
-    small = [
-        {
-            node.name: {
-                **{
-                    size: found[variables.find((number, node.name, size))]
-                    for size in sorted(variables.local(number, node.name))
-                },
-                **{
-                    -place: found[variables.find(key)]
-                    for place, key in variables.positions(number, node.name).items()
-                },
-            }
-            for node in graph.nodes
-        }
-        for number, graph in enumerate(variables.graphs)
-    ]
-    return _with_sizes(problem, small), small
+    small = []
+    for graph, sums in zip(unknowns.graphs, unknowns.sums, strict=True):
+        small.append({
+            name: [
+                site.value if each is None else sum(found[length] for length in each)
+                for site, each in zip(sites(graph, graph.by_name[name]), own, strict=True)
+            ]
+            for name, own in sums.items()
+        })  # fmt: skip
+    steps = {key: [found[each] for each in own] for key, own in unknowns.steps.items()}
+    return _with_sizes(problem, small, steps), small
 
 
-def _with_sizes(problem: Problem, small: Small) -> Problem:
+def _with_sizes(problem: Problem, small: Small, steps: Mapping[StepKey, Sequence[int]]) -> Problem:
     def relations(given: Mapping[str, Relation]) -> dict[str, Relation]:
-        return {name: _relation(each, small[0][name]) for name, each in given.items()}
+        return {
+            name: Relation(
+                tuple(
+                    _step(each, steps.get((name, relation, place), ()))
+                    for place, each in enumerate(relation.steps)
+                ),
+                relation.names,
+            )
+            for name, relation in given.items()
+        }
 
     sequential, *ranks = (
         _resized(graph, own)
@@ -81,24 +82,26 @@ def _with_sizes(problem: Problem, small: Small) -> Problem:
         inputs=relations(problem.inputs),
         outputs=relations(problem.outputs),
         # A bound is a dimension that the shapes show, or smaller than any.
-        below={
-            name: min(size, *small[0][name].values()) if small[0][name] else size
-            for name, size in problem.below.items()
-        },
+        below={name: min((size, *small[0].get(name, ()))) for name, size in problem.below.items()},
     )
 
 
-def _relation(relation: Relation, small: Mapping[int, int]) -> Relation:
-    def step(each: Step) -> Step:
-        parts = tuple((small.get(size, size), copies) for size, copies in each.parts)
-        numbers = each.numbers
-        if each.kind == "slice":
-            numbers = tuple(small.get(size, size) for size in numbers)
-        return replace(each, parts=parts, by=small.get(each.by, each.by), numbers=numbers)
+def _step(step: Step, small: Sequence[int]) -> Step:
+    """A step of a relation with the small sizes of its parts, its blocks or its slice."""
+    if not small:
+        return step
+    if step.parts:
+        sizes = zip(small, step.parts, strict=True)
+        return replace(step, parts=tuple((size, copies) for size, (_, copies) in sizes))
+    if step.kind == "slice":
+        *before, length = small
+        return replace(step, numbers=(sum(before), sum(before) + length))
+    return replace(step, by=small[0])
 
-    return Relation(tuple(map(step, relation.steps)), relation.names)
 
-
-def _resized(graph: Graph, small: Mapping[str, Mapping[int, int]]) -> Graph:
-    nodes = tuple(resized(graph, node, small[node.name]) for node in graph.nodes)
+def _resized(graph: Graph, small: Mapping[str, Sequence[int]]) -> Graph:
+    nodes = tuple(
+        resized(graph, node, small[node.name]) if node.name in small else node
+        for node in graph.nodes
+    )
     return Graph(nodes, graph.outputs, graph.name)

@@ -1,4 +1,4 @@
-"""The integers of a node that are sizes: of views, slices, splits, factories and bounds of indices.
+"""The integers of a node that are sizes: of its shape, of views, slices, splits and factories.
 
 torch's schemas tell: the type of a size is SymInt.  The exceptions are listed here.
 """
@@ -6,8 +6,8 @@ torch's schemas tell: the type of a size is SymInt.  The exceptions are listed h
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +25,26 @@ from pytest_trainsafe.judges.refine.graphs.graph import (
     Ref,
 )
 
-Change = Callable[[int], int]
+#: The name of the site of a shape's size; the others have the names of arguments.
+SHAPE = "shape"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A size in a node: its value, the argument that has it, and its place in a list of them.
+
+    A `bound` is compared with integers or shifts them, and a `factor` scales floats.
+    """
+
+    value: int
+    name: str
+    place: int = 0
+    count: int = 1
+    bound: bool = False
+    factor: bool = False
+
+
+Change = Callable[[Site], int]
 
 #: SymInt arguments that are no sizes.
 _NOT_SIZES = {"dim", "index", "step", "repeats", "shifts", "padding_idx", "chunks", "groups",
@@ -41,10 +60,6 @@ _ARANGE = "aten.arange"
 #: Factors of numbers, such as the count of a mean.
 _FACTORS = ("aten.div", "aten.mul")
 _END = 1 << 62
-_SLICES = ("aten.slice", "aten.slice_scatter")
-#: Operators whose results are parts of their first argument, or that write such a part.
-PARTING = ("aten.split_with_sizes", "aten.split", "aten.chunk", "aten.unbind", "aten.slice",
-           "aten.unsafe_split", "aten.unsafe_split_with_sizes", "aten.slice_scatter")  # fmt: skip
 
 
 def is_size(value: object) -> bool:
@@ -52,23 +67,46 @@ def is_size(value: object) -> bool:
     return type(value) is int and 1 < abs(value) < _END
 
 
-def changed(graph: Graph, node: Node, change: Change, position: Change | None = None) -> Node:
-    """The node with each of its sizes changed, those of its shape too.
+def sites(graph: Graph, node: Node) -> list[Site]:
+    """The sizes of a node in the order in which `resized` replaces them."""
+    found: list[Site] = []
 
-    `position` changes where a slice starts and ends inside of a dimension; None stands for
-    `change`.
+    def note(site: Site) -> int:
+        found.append(site)
+        return site.value
+
+    changed(graph, node, note)
+    return found
+
+
+def resized(graph: Graph, node: Node, small: Sequence[int]) -> Node:
+    """The node with small sizes in the place of its own, in their order.
+
+    Raises ValueError if there are more or fewer of them.
     """
-    shape = None if node.shape is None else tuple(map(_applied(change), node.shape))
+    left = iter(small)
+    result = changed(graph, node, lambda _: _next(left))
+    if next(left, None) is not None:
+        raise ValueError("more sizes than the node has")
+    return result
+
+
+def _next(left: Iterator[int]) -> int:
+    for each in left:
+        return each
+    raise ValueError("fewer sizes than the node has")
+
+
+def changed(graph: Graph, node: Node, change: Change) -> Node:
+    """The node with each of its sizes changed, those of its shape first."""
+    shape = node.shape
+    if shape is not None:
+        shape = _list(shape, SHAPE, change)
     if node.operator in (INPUT, CONSTANT, GETITEM):
         return replace(node, shape=shape)
     names = _names(node.operator)
-    inside = set(positions_of(graph, node))
-
-    def of(place: int) -> Change:
-        return position if position and place in inside else change
-
     args = tuple(
-        _changed(graph, node, names[place] if place < len(names) else "", each, of(place))
+        _changed(graph, node, names[place] if place < len(names) else "", each, change)
         for place, each in enumerate(node.args)
     )
     kwargs: Mapping[str, Argument] = {
@@ -77,46 +115,35 @@ def changed(graph: Graph, node: Node, change: Change, position: Change | None = 
     return replace(node, shape=shape, args=args, kwargs=kwargs)
 
 
-def resized(graph: Graph, node: Node, small: Mapping[int, int]) -> Node:
-    """The node with small sizes; a negative key is that of a position."""
-    return changed(
-        graph,
-        node,
-        lambda size: small.get(size, size),
-        lambda place: small.get(-place, small.get(place, place)),
+def _list(values: Sequence[Any], name: str, change: Change) -> tuple[Any, ...]:
+    return tuple(
+        _one(Site(each, name, place, len(values)), change) if type(each) is int else each
+        for place, each in enumerate(values)
     )
 
 
-def positions_of(graph: Graph, node: Node) -> dict[int, int]:
-    """The arguments of a slice that are positions inside of a dimension, by their places.
-
-    Not the end of the dimension, which is a size, nor what is counted from the end.
-    """
-    if node.short not in _SLICES or not node.inputs:
-        return {}
-    first = 3 if node.short == _SLICES[1] else 2
-    shape = graph.by_name[node.inputs[0]].shape
-    dim = node.args[first - 1] if len(node.args) >= first else 0
-    if type(dim) is not int:
-        return {}
-    if shape is None or not -len(shape) <= dim < len(shape):
-        return {}
-    found = ((place, node.args[place]) for place in (first, first + 1) if place < len(node.args))
-    return {
-        place: value
-        for place, value in found
-        if type(value) is int and is_size(value) and 0 < value < shape[dim]
-    }
+def _one(site: Site, change: Change) -> int:
+    if not is_size(site.value):
+        return site.value
+    if site.value > 0:
+        return change(site)
+    return -change(replace(site, value=-site.value))
 
 
-def bounds_of(graph: Graph, node: Node) -> list[int]:
-    """The integers with which a node compares integers, or by which it shifts them."""
-    if node.short not in _BOUNDS or _on_floats(graph, node):
-        return []
-    return [each for each in node.args if type(each) is int and is_size(each)]
+def _changed(graph: Graph, node: Node, name: str, argument: Argument, change: Change) -> Argument:
+    if _sized(node, name):
+        if isinstance(argument, tuple):
+            return _list(argument, name, change)
+        return _one(Site(argument, name), change) if type(argument) is int else argument
+    if type(argument) is int and node.short in _BOUNDS and not _on_floats(graph, node):
+        return _one(Site(argument, name, bound=True), change)
+    if name == "other" and (factor := _factor_of(graph, node)) is not None:
+        kind = float if isinstance(argument, float) else int
+        return kind(_one(Site(factor, name, factor=True), change))
+    return argument
 
 
-def factor_of(graph: Graph, node: Node) -> int | None:
+def _factor_of(graph: Graph, node: Node) -> int | None:
     """A whole number by which a node divides or multiplies floats; None if it has none."""
     if node.short not in _FACTORS or len(node.args) < 2 or not _on_floats(graph, node):
         return None
@@ -124,28 +151,6 @@ def factor_of(graph: Graph, node: Node) -> int | None:
     if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
         return int(value)
     return None
-
-
-def _applied(change: Change) -> Change:
-    def apply(value: int) -> int:
-        if not is_size(value):
-            return value
-        return change(value) if value > 0 else -change(-value)
-
-    return apply
-
-
-def _changed(graph: Graph, node: Node, name: str, argument: Argument, change: Change) -> Argument:
-    apply = _applied(change)
-    if _sized(node, name):
-        if isinstance(argument, tuple):
-            return tuple(apply(each) if type(each) is int else each for each in argument)
-        return apply(argument) if type(argument) is int else argument
-    if type(argument) is int and node.short in _BOUNDS and not _on_floats(graph, node):
-        return apply(argument)
-    if name == "other" and (factor := factor_of(graph, node)) is not None:
-        return type(argument)(apply(factor)) if isinstance(argument, int | float) else argument
-    return argument
 
 
 def _sized(node: Node, name: str) -> bool:
@@ -175,6 +180,7 @@ def _schema(operator: str) -> Any:
     return schema_of(found) if isinstance(found, OpOverload) else None
 
 
+@lru_cache(maxsize=4096)
 def _size_names(operator: str) -> Collection[str] | None:
     """The arguments of an operator that are sizes; None if torch does not have it."""
     schema = _schema(operator)
@@ -183,6 +189,7 @@ def _size_names(operator: str) -> Collection[str] | None:
     return _SYMBOLIC.findall(str(schema).rpartition(" -> ")[0])
 
 
+@lru_cache(maxsize=4096)
 def _names(operator: str) -> list[str]:
     schema = _schema(operator)
     return [] if schema is None else [each.name for each in schema.arguments]

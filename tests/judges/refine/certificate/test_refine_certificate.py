@@ -69,7 +69,7 @@ def edited(certificate: Certificate, chance: random.Random) -> tuple[str, Certif
         part = chance.choice([plain["sequential"], *plain["ranks"]])
         part["digest"] = part["digest"][::-1]
     elif kind == "size":
-        own = {chance.choice(["x", "up"]): {"6": chance.choice([1, 3, 24])}}
+        own = {chance.choice(["x", "up"]): chance.choice([[4, 1], [4, 3], [4, 24], [4], [4, 6, 8]])}
         plain["sizes"] = [own, {}, {}]
     elif kind == "input":
         plain["inputs"][chance.choice(["up", "down"])] = "replica of up"

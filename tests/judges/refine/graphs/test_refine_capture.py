@@ -10,7 +10,7 @@ from pytest_trainsafe.judges.refine.certificate.checker import check
 from pytest_trainsafe.judges.refine.certificate.write import certificate_of
 from pytest_trainsafe.judges.refine.errors import GraphError
 from pytest_trainsafe.judges.refine.graphs.load import graph_of
-from pytest_trainsafe.judges.refine.graphs.modules import capture
+from pytest_trainsafe.judges.refine.graphs.modules import capture, log_tensor
 from pytest_trainsafe.judges.refine.problem.declared import stated_problem
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
 
@@ -149,3 +149,25 @@ def test_graph_modules_and_exported_programs_are_graphs():
 def test_a_rank_outside_of_the_group_is_refused():
     with pytest.raises(ArgumentError, match="rank=2 of ranks=2"):
         capture(block(0, 2), arguments(2), rank=2, ranks=2)
+
+
+def test_a_logged_tensor_has_its_name_in_the_graph_and_the_value_of_that_moment():
+    def step(given):
+        hidden = log_tensor("hidden", given["x"] * 2)
+        hidden.add_(1)
+        return {"y": hidden.sum()}
+
+    graph = capture(step, {"x": torch.randn(3)})
+    assert graph.outputs == ("y",)
+    assert graph.by_name["hidden"].short == "aten.clone", "a view would change with add_"
+    problem = stated_problem(graph, [graph, graph], {"inputs": {"x": "replica"}})
+    found = prove(problem)
+    assert isinstance(found, Proof)
+    assert str(found.relations["hidden"][0]) == "replica of hidden"
+
+
+def test_a_name_is_logged_once_and_nothing_happens_outside_of_a_capture():
+    x = torch.randn(3)
+    assert log_tensor("x", x) is log_tensor("x", x)
+    with pytest.raises(ArgumentError, match="'hidden' twice"):
+        capture(lambda y: log_tensor("hidden", log_tensor("hidden", y)), [x])

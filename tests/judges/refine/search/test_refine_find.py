@@ -89,14 +89,18 @@ def test_whole_tensors_are_preferred_to_sums_and_parts():
     mesh = RankMesh({"tp": 2})
     x = entered(4, 4)
     half = NUMBERS.divide(x, 2)
-    ranks = [{"x": x, "other": x, "half": half, "part": part} for part in x.chunk(2)]
+    term = entered(4, 4, seed=3)
+    ranks = [
+        {"x": x, "other": x, "half": half, "part": part, "term": each}
+        for part, each in zip(x.chunk(2), (term, NUMBERS.subtract(x, term)), strict=True)
+    ]
     found = Finder(Index(ranks, mesh, NUMBERS)).relations("x", x)
     assert [str(each) for each in found] == [
         "replica of x",
         "replica of other",
         "concat 0 over tp of part",
-        "sum over tp of half",
-    ]
+        "sum over tp of term",
+    ], "a sum of equal halves would be twice a half, which is a scale"
 
 
 def test_a_multiple_is_no_relation_and_its_factor_is_said():

@@ -1,5 +1,7 @@
 """Shapes shrink so that products, sums and ratios stay, and verdicts do too."""
 
+from typing import Any
+
 import pytest
 
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
@@ -30,6 +32,15 @@ def heads(share, offset):
     ))  # fmt: skip
 
 
+def shape(graph, name):
+    return list(graph.by_name[name].shape or ())
+
+
+def argument(graph, name, place):
+    found: Any = graph.by_name[name].args[place]
+    return found
+
+
 def problem():
     relation = {"inputs": {"x": "concat 2", "table": "concat 0", "ids": "replica"}}
     return stated_problem(heads(1, 0), [heads(2, 0), heads(2, 2048)], relation)
@@ -38,11 +49,14 @@ def problem():
 def test_products_sums_ratios_and_differences_stay():
     given = problem()
     small_problem, small = shrunk(given)
-    assert small[0]["table"][4096] == 2 * small[1]["table"][2048] < 100
-    assert small[2]["sub"][2048] == small[2]["table"][2048]
-    split = small[0]["split"]
-    assert split[24] + split[8] == split[32]
-    assert small[0]["flat"][64 * 20] == small[0]["flat"][64] * small[0]["flat"][20]
+    sequential, (first, second) = small_problem.sequential, small_problem.ranks
+    assert shape(sequential, "table")[0] == 2 * shape(first, "table")[0] < 100
+    assert argument(second, "sub", 1) == shape(second, "table")[0]
+    left, right = argument(sequential, "split", 1)
+    assert [left, right] == small[0]["split"]
+    assert left + right == shape(sequential, "view")[2]
+    rows, both, _ = shape(sequential, "view")
+    assert shape(sequential, "flat")[0] == rows * both
     for graph, shrunken in zip(
         [given.sequential, *given.ranks],
         [small_problem.sequential, *small_problem.ranks],
@@ -117,9 +131,9 @@ def sliced(starts):
 def test_a_position_that_equals_another_dimension_is_not_that_dimension():
     """The third rank's rows start at 2048, which is also the width."""
     given = sliced([0, 1024, 2048, 3072])
-    _, small = shrunk(given)
-    rows, width = small[0]["x"][4096], small[0]["x"][2048]
-    assert small[3]["slice_1"][-2048] == rows // 2
+    small, _ = shrunk(given)
+    rows, width = shape(small.sequential, "x")
+    assert argument(small.ranks[2], "slice_1", 2) == rows // 2
     assert rows % 4 == 0
     assert rows != width
     assert isinstance(prove(given), Proof)
@@ -127,3 +141,29 @@ def test_a_position_that_equals_another_dimension_is_not_that_dimension():
 
 def test_a_wrong_position_stays_wrong_in_small_sizes():
     assert isinstance(prove(sliced([0, 1024, 1024, 3072])), Refutation)
+
+
+SPLIT = """
+    def forward(self, x: "f32[{cut}, 2048]", y: "f32[2048, 4096]"):
+        view: "f32[{heads}, 64, 2048]" = torch.ops.aten.view.default(x, [{heads}, 64, 2048])
+        transpose: "f32[{heads}, 2048, 64]" = torch.ops.aten.transpose.int(view, 1, 2)
+        narrow: "f32[{heads}, 2048, 32]" = torch.ops.aten.slice.Tensor(transpose, 2, 32, 64)
+        flat: "f32[{rows}, 32]" = torch.ops.aten.reshape.default(narrow, [{rows}, 32])
+        mm: "f32[{cut}, 4096]" = torch.ops.aten.mm.default(x, y)
+        return (flat, mm)
+"""
+
+
+def test_dimensions_that_only_happen_to_be_equally_long_shrink_apart():
+    """2048 is the length of the heads together, and the width; 4096 is no multiple of either."""
+    whole, rank = (
+        parse_fx(SPLIT.format(cut=2048 // share, heads=32 // share, rows=2048 * 32 // share))
+        for share in (1, 2)
+    )
+    given = stated_problem(whole, [rank] * 2, {"inputs": {"x": "concat 0", "y": "replica"}})
+    small, _ = shrunk(given)
+    heads, width = shape(small.sequential, "x")
+    assert heads != width
+    assert width == shape(small.sequential, "y")[0]
+    assert heads == 2 * shape(small.ranks[0], "x")[0]
+    assert isinstance(prove(given), Proof)

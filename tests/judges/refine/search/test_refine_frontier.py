@@ -1,0 +1,60 @@
+"""The operator that is named: the first without a relation that nothing confirms."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
+from pytest_trainsafe.judges.refine.problem.declared import stated_problem
+from pytest_trainsafe.judges.refine.prove import Refutation, prove
+from pytest_trainsafe.judges.refine.search.frontier import frontier
+
+GRAPH = parse_fx("""
+    def forward(self, x: "f32[4]"):
+        log: "f32[4]" = torch.ops.aten.log.default(x)
+        loss: "f32[]" = torch.ops.aten.sum.default(log)
+        exp: "f32[4]" = torch.ops.aten.exp.default(log)
+        zeros: "f32[4]" = torch.ops.aten.zeros_like.default(log)
+        return (loss, exp, zeros)
+""")
+
+
+@pytest.mark.parametrize(
+    ("related", "named"),
+    [
+        (["x"], "log"),
+        (["x", "exp"], "loss"),
+        (["x", "zeros"], "log"),
+    ],
+    ids=["nothing confirms it", "a gradient confirms it", "zeros confirm nothing"],
+)
+def test_a_tensor_without_a_counterpart_is_not_at_fault_if_one_made_of_it_is_right(related, named):
+    values: dict[str, Any] = {"x": torch.rand(4), "log": torch.rand(4), "exp": torch.rand(4)}
+    values |= {"loss": torch.tensor(1.0), "zeros": torch.zeros(4)}
+    assert frontier(GRAPH, values, related, ["loss"]).name == named
+
+
+LINEAR = """
+    def forward(self, x: "f32[4, 6]", w: "f32[6, 6]"):
+        mm: "f32[4, 6]" = torch.ops.aten.mm.default(x, w)
+        {reduce}neg: "f32[4, 6]" = torch.ops.aten.neg.default({total})
+        relu: "f32[4, 6]" = torch.ops.aten.relu.default(neg)
+        return (relu,)
+"""
+REDUCE = """all: "f32[4, 6]" = torch.ops._c10d_functional.all_reduce.default(mm, '{kind}', '0')
+        """
+
+
+@pytest.mark.parametrize(("kind", "named"), [("sum", ""), ("avg", "neg")])
+def test_an_average_is_named_where_it_is_taken_and_not_one_operator_later(kind, named):
+    """The negatives of both averages are equal, and their sum is right: no clean relation."""
+    rank = LINEAR.format(reduce=REDUCE.format(kind=kind), total="all")
+    rank = rank.replace('x: "f32[4, 6]", w: "f32[6, 6]"', 'x: "f32[4, 3]", w: "f32[3, 6]"')
+    given = stated_problem(
+        parse_fx(LINEAR.format(reduce="", total="mm")),
+        [parse_fx(rank)] * 2,
+        {"inputs": {"x": "concat 1", "w": "concat 0"}},
+    )
+    found = prove(given)
+    assert (found.node.name if isinstance(found, Refutation) else "") == named

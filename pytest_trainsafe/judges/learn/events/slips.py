@@ -70,7 +70,7 @@ SLIPS = {
         "a part of the model runs without gradients, its result is detached, or it is not used",
     ),
     "held-by-nobody": Known(
-        "an optimizer holds each parameter of the trained model that gets a gradient",
+        "an optimizer holds the last parameters of the model in training, if they get gradients",
         "a parameter group is missing, or the optimizer was made before layers were replaced",
     ),
     # Models.

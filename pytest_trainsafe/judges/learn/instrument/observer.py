@@ -74,6 +74,8 @@ class Observer:
     ) -> None:
         self._selection = selection
         self._contents = contents
+        #: Initialisations are many and say little, so they are recorded only if they are named.
+        self._initialises = any(each.startswith("torch.nn.init") for each in selection.apis or ())
         self._listeners = tuple(listeners)
         #: The methods of the listeners, since looking them up takes time at each event.
         self._entered = [each.entered for each in listeners]
@@ -187,7 +189,7 @@ class Observer:
             if self.steps.recording:
                 if role.compares:
                     self._compare(thread)
-                if role.kind != "init" and self._selection.takes(api):
+                if self._selection.takes(api) and (role.kind != "init" or self._initialises):
                     frame.call = self._call(thread, frame, target, original, args, kwargs)
             thread.frames.append(frame)
             if frame.call is not None:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ExponentialLR, LambdaLR, LinearLR, SequentialLR
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
+from pytest_trainsafe.judges.learn.instrument.observation import observe
 from tests.support.learn.slips import loss_of, net, sgd, slips_of, steps
 
 ROWS = torch.arange(128.0).view(32, 4)
@@ -246,3 +247,14 @@ def test_a_plain_loop_with_a_validation_has_no_slip() -> None:
                 loss_of(model)
 
     assert slips_of(program) == []
+
+
+@pytest.mark.parametrize(("apis", "count"), [(None, 0), (["torch.nn.init"], 3)])
+def test_initialisations_are_recorded_where_they_are_named(
+    apis: list[str] | None, count: int
+) -> None:
+    with observe(apis) as observation:
+        for _ in range(3):
+            nn.init.zeros_(torch.empty(2))
+    names = [observation.table.texts[api] for api in observation.table.calls["api"]]
+    assert names == ["torch.nn.init.zeros_"] * count

@@ -37,7 +37,7 @@ class Role:
     - "module", for a call of a module: follows the model, and determines the phase inside the call;
     - "checkpoint", for activation checkpointing: determines the phase inside the call;
     - "iter" and "next", for an iteration over a loader: counts the epochs and the batches;
-    - "init", for an initialisation of a tensor: records no call;
+    - "init", for an initialisation of a tensor: records the call only if its API is named;
     - "dropout", "average" and "replicated": nothing but what `slips/` watches for;
     - "": nothing else.
 

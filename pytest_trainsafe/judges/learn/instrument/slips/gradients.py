@@ -217,17 +217,14 @@ class Gradients(Watcher):
             return
         for name, model in self.training.models():
             own = list(model.named_parameters())
-            if not any(id(each) in state.reached for _, each in own):
-                continue
-            alone = [
-                path
-                for path, each in own
-                if each.requires_grad and each.grad is not None and id(each) not in held
-            ]
-            if alone:
+            trained = [each for each in own if id(each[1]) in state.reached]
+            graded = [each for each in own if each[1].requires_grad and each[1].grad is not None]
+            alone = [path for path, each in graded if id(each) not in held]
+            # Many fine-tune by giving the optimizer the last layers only.
+            if trained and alone and alone[-1] == graded[-1][0]:
                 more = f" and {len(alone) - 1} more" * (len(alone) > 1)
                 self.training.slip(
-                    "held-by-nobody", f"{name}.{alone[0]}{more} of {len(own)} parameters"
+                    "held-by-nobody", f"{name}.{alone[-1]}{more} of {len(own)} parameters"
                 )
 
 
@@ -237,7 +234,8 @@ def _marks(optimizer: Optimizer) -> dict[int, _Mark]:
     for parameter in parameters_of(optimizer):
         gradient = parameter.grad
         if gradient is not None:
-            found[id(parameter)] = id(gradient), version_of(gradient) or 0
+            # What a DTensor holds is written to, and not the DTensor.
+            found[id(parameter)] = id(gradient), version_of(local_part(gradient, gradient))
     return found
 
 

@@ -36,7 +36,6 @@ from pytest_trainsafe.runs.session import Session
 _SOURCES = (
     *("pytest_trainsafe/record", "pytest_trainsafe/frameworks"),
     *("pytest_trainsafe/judges/learn/events", "pytest_trainsafe/judges/learn/instrument"),
-    *(f"pytest_trainsafe/judges/learn/{name}_text.py" for name in ("setup", "mode")),
     *("reference_models", "benchmarks/_observed_runs.py"),
 )
 _PROGRAMS = ("healthy", "silent_errors")

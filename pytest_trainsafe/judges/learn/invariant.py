@@ -64,13 +64,15 @@ class Invariant:
     """A claim, the precondition under which it holds, and its evidence, sorted by program.
 
     `within` has fields, such as "phase", and the values that each had in the examples that the
-    invariant was learned from.  An example with another value is not judged.
+    invariant was learned from.  An example with another value is not judged.  `example` is a line
+    on a record that keeps the claim, "" if none was noted.
     """
 
     claim: Hypothesis
     precondition: Precondition = ALWAYS
     support: tuple[Support, ...] = ()
     within: tuple[tuple[str, tuple[Plain, ...]], ...] = ()
+    example: str = field(default="", compare=False)
 
     def in_context(self, features: Features) -> bool:
         """Whether an example has, in each field of `within`, one of the values listed there.

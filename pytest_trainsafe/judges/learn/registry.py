@@ -26,8 +26,9 @@ BUILT_IN = (
     f"{_FOLDER}.periodic:Periodic",
     f"{_FOLDER}.numeric:Numeric",
     f"{_FOLDER}.setup:Setup",
-    f"{_FOLDER}.mode:Mode",
-    f"{_FOLDER}.context:Context",
+    f"{_FOLDER}.conduct.mode:Mode",
+    f"{_FOLDER}.conduct.context:Context",
+    f"{_FOLDER}.conduct.slip:Slip",
 )
 
 #: The attributes that a relation must have.

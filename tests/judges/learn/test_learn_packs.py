@@ -80,29 +80,29 @@ def test_an_invariant_in_a_pack_file_has_its_claim_and_precondition_as_sentences
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
-        ("schema = 2", "schema = 7", 6, "has schema 7, but this release reads schema 2"),
-        ("schema = 2", "hello", 6, "is this file a pack?"),
-        ('name = "own"', "name = own", 7, 'must be a text, as in "pytorch"'),
-        ('name = "own"', 'title = "own"', 7, "before the first invariant, only lines"),
-        ('"torch": "2.13.0"', '"torch": 2', 8, "must be versions"),
-        ('program "mlp"', 'program "lm"', 10, "was seen in 'mlp', which no `program` line names"),
-        ("[contain-", "[contain ", 10, "an invariant begins with its name in brackets"),
-        ("says = every", "says = no", 11, "`says` does not match `claim`"),
-        ("when = class", "when = clas", 12, "`when` does not match `precondition`"),
-        ('"relation": "contain"', '"relation": "contains"', 13, "did you mean 'contain'?"),
-        ('"inner": ', '"outer": ', 13, "does not allow the parameters of this claim"),
-        ('[[["constant", "class", "Adam"]]]', "[[[1]]]", 10, "must begin with one of constant"),
-        ('[[["constant", "class", "Adam"]]]', "[]", 10, "write [[]] for one that always"),
-        ('[[["constant", "class", "Adam"]]]', "{", 14, "must be JSON as in [[]] for always"),
-        ('["optimizer", null]', "[]", 10, "a field of `within` must have 1 to"),
-        ('["optimizer", null]', "3", 15, "must be JSON as in"),
-        ('{"mlp": 12}', '{"mlp": -1}', 10, "must be 1 or more"),
-        ('{"mlp": 12}', '{"mlp": {"dp=2": 0}}', 10, "must be 1 or more"),
-        ('{"mlp": 12}', '{"mlp": {}}', 10, "must have 1 to 1000 configurations"),
-        ('{"mlp": 12}', '{"mlp": [2]}', 16, '{"program": {"configuration": 12}}'),
-        ("seen = ", "sen = ", 16, "did you mean 'seen'?"),
-        ("\nseen = ", "\n# ", 10, "has no seen"),
-        ("\nwhen = ", '\nseen = {"mlp": 1}\nwhen = ', 17, "seen appears twice"),
+        ("schema = 2", "schema = 7", 7, "has schema 7, but this release reads schema 2"),
+        ("schema = 2", "hello", 7, "is this file a pack?"),
+        ('name = "own"', "name = own", 8, 'must be a text, as in "pytorch"'),
+        ('name = "own"', 'title = "own"', 8, "before the first invariant, only lines"),
+        ('"torch": "2.13.0"', '"torch": 2', 9, "must be versions"),
+        ('program "mlp"', 'program "lm"', 14, "was seen in 'mlp', which no `program` line names"),
+        ("[contain-", "[contain ", 14, "an invariant begins with its name in brackets"),
+        ("says = every", "says = no", 15, "`says` does not match `claim`"),
+        ("when = class", "when = clas", 16, "`when` does not match `precondition`"),
+        ('"relation": "contain"', '"relation": "contains"', 18, "did you mean 'contain'?"),
+        ('"inner": ', '"outer": ', 18, "does not allow the parameters of this claim"),
+        ('[[["constant", "class", "Adam"]]]', "[[[1]]]", 14, "must begin with one of constant"),
+        ('[[["constant", "class", "Adam"]]]', "[]", 14, "write [[]] for one that always"),
+        ('[[["constant", "class", "Adam"]]]', "{", 19, "must be JSON as in [[]] for always"),
+        ('["optimizer", null]', "[]", 14, "a field of `within` must have 1 to"),
+        ('["optimizer", null]', "3", 20, "must be JSON as in"),
+        ('{"mlp": 12}', '{"mlp": -1}', 14, "must be 1 or more"),
+        ('{"mlp": 12}', '{"mlp": {"dp=2": 0}}', 14, "must be 1 or more"),
+        ('{"mlp": 12}', '{"mlp": {}}', 14, "must have 1 to 1000 configurations"),
+        ('{"mlp": 12}', '{"mlp": [2]}', 21, '{"program": {"configuration": 12}}'),
+        ("seen = ", "sen = ", 21, "did you mean 'seen'?"),
+        ("\nseen = ", "\n# ", 14, "has no seen"),
+        ("\nwhen = ", '\nseen = {"mlp": 1}\nwhen = ', 22, "seen appears twice"),
     ],
 )
 def test_a_wrongly_edited_pack_is_refused_with_the_line_number(
@@ -125,7 +125,7 @@ def test_a_claim_edited_together_with_its_sentence_is_refused(relations: Relatio
 def test_an_invariant_that_is_listed_twice_is_refused(relations: Relations) -> None:
     text = pack_text(small(), relations)
     copy = text[text.index("[sequence-") :]
-    with pytest.raises(PackError, match=r"line 26: sequence-\w+ appears twice"):
+    with pytest.raises(PackError, match=r"line 36: sequence-\w+ appears twice"):
         parse_pack(text + "\n" + copy, "own.pack", relations)
 
 

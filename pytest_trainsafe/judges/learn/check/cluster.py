@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_trainsafe.judges.learn.events.events import Call
+from pytest_trainsafe.judges.learn.events.slips import SLIP, slip_in
 from pytest_trainsafe.judges.learn.inference.select import confidence
 from pytest_trainsafe.judges.learn.names import family, variable
 from pytest_trainsafe.judges.learn.relation import Relation
@@ -67,6 +68,8 @@ def _names(record: Record) -> set[str]:
         call = record
     else:
         found = {record.object, variable(record.object, record.type)}
+        if record.attribute == SLIP:
+            found = {slip_in(record.after.plain)}  # one slip is no sign of another
         call = record.by
     while call is not None:
         found.add(family(call.api)[0])

@@ -11,6 +11,7 @@ from pytest_trainsafe.judges.learn.check.verifier import message
 from pytest_trainsafe.judges.learn.events.events import Call
 from pytest_trainsafe.judges.learn.relation import Relation
 from pytest_trainsafe.judges.learn.watch import Violation
+from pytest_trainsafe.judges.learn.wording import in_words
 
 #: The most rules that a finding lists in addition to the first one.
 _MAX_LISTED = 5
@@ -35,7 +36,7 @@ def _finding(cause: Cluster, order: int, relations: Mapping[str, Relation]) -> F
         )
         for other in list(rules)[:_MAX_LISTED]:
             explanation = relations[other.claim.relation].explain(other.claim)
-            lines.append(f"    {explanation.sentence} ({other.id})")
+            lines.append(f"    {in_words(explanation.sentence)} ({other.id})")
         if len(rules) > _MAX_LISTED:
             lines.append(f"    and {len(rules) - _MAX_LISTED} more")
     evidence: list[tuple[str, str | int | float | bool]] = [

@@ -35,13 +35,15 @@ class Checked:
     """The result of a check: violations in the order of training, and what was not checked.
 
     `triggered` has the number of judged examples of each invariant, by its id, and `broken` the
-    number of those that failed.  Invariants with none are left out.
+    number of those that failed.  `kept` has a record that keeps it.  Invariants with none are left
+    out.
     """
 
     violations: tuple[Violation, ...]
     not_checked: NotChecked
     triggered: Mapping[str, int]
     broken: Mapping[str, int]
+    kept: Mapping[str, Record]
 
 
 def check(
@@ -80,15 +82,19 @@ def check(
     violations.sort(key=_moment)
     triggered: dict[str, int] = {}
     broken: dict[str, int] = {}
+    kept: dict[str, Record] = {}
     for watch in watches:
         name = watch.invariant.id
         triggered[name] = triggered.get(name, 0) + watch.triggered
         broken[name] = broken.get(name, 0) + watch.broken
+        if watch.kept is not None:
+            kept.setdefault(name, watch.kept)
     return Checked(
         tuple(violations),
         not_checked(packs, watches, relations, len(run.tables)),
         {name: count for name, count in triggered.items() if count},
         {name: count for name, count in broken.items() if count},
+        kept,
     )
 
 
@@ -149,6 +155,8 @@ class _Judged:
             more = len(failed) - min(len(failed), MAX_KEPT)
             watch.triggered += more
             watch.broken += more
+            if watch.kept is None and len(kept):
+                watch.kept = _record(records, int(kept[0]))[0]
 
 
 def _record(records: Records, at: int) -> tuple[Record, str, int]:

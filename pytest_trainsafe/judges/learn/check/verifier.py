@@ -13,6 +13,7 @@ from pytest_trainsafe.judges.learn.invariant import Invariant
 from pytest_trainsafe.judges.learn.packs.pack import Pack
 from pytest_trainsafe.judges.learn.relation import Relation
 from pytest_trainsafe.judges.learn.watch import Contexts, Violation, Watch
+from pytest_trainsafe.judges.learn.wording import in_words
 
 #: The least confidence of an invariant that is checked.  A rule with the prior 0 reaches it with
 #: three programs, a rule with the prior 2 with one program.  Two examples of the checked program
@@ -151,7 +152,7 @@ def message(violation: Violation, relations: Mapping[str, Relation]) -> str:
     """The text of a violation: the rule, the record that breaks it, and one that satisfies it."""
     invariant = violation.invariant
     explanation = relations[invariant.claim.relation].explain(invariant.claim)
-    lines = [f"broken rule: {explanation.sentence}{_when(invariant)}"]
+    lines = [f"broken rule: {in_words(explanation.sentence)}{_when(invariant)}"]
     lines.append(f"  broken by: {violation.quoted}")
     if violation.detail:
         lines.append(f"  where: {violation.detail}")
@@ -169,7 +170,9 @@ def evidence_text(invariant: Invariant) -> str:
 
 
 def _when(invariant: Invariant) -> str:
-    return "" if invariant.precondition.always else f" (when {invariant.precondition})"
+    return (
+        "" if invariant.precondition.always else f" (when {in_words(str(invariant.precondition))})"
+    )
 
 
 def _ignore(violation: Violation) -> None:

@@ -5,6 +5,8 @@ Nothing is patched unless an observation is active.
 - `observation.py`: `observe()` for an ordinary test, and the `Observation` that it yields.
 - `ranks.py`: the observation of a rank of a Run, which writes a file of its trace.
 - `observer.py`: receives every patched call; keeps the stacks of calls and the phases.
+- `frames.py`: the calls of a thread that have not returned.
+- `slips/`: watches for uses of torch's API that are rarely meant.
 - `steps.py`: finds when a step ends, and which steps are recorded.
 - `patching/`: exchanges functions for wrappers that report calls.
 - `operators.py`: reports calls of torch's operators.

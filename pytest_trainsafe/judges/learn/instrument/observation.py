@@ -135,6 +135,7 @@ class Observation:
                 around.enter_context(Operators(self.observer))
             try:
                 yield self
+                self.observer.end()
             finally:
                 self._note_unseen()
 
@@ -171,6 +172,8 @@ class Observation:
         role = target.role
         follows = self.observer.variables.following
         if role.always or (follows and role.compares):
+            return True
+        if role.judged and self.observer.watches_slips:
             return True
         return self._selection.may_take(target.owner, target.method, target.api)
 

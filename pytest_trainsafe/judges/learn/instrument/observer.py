@@ -15,14 +15,23 @@ from torch.optim import Optimizer
 from pytest_trainsafe.compat.compiler import compiles, skipped
 from pytest_trainsafe.compat.modules import own_buffers
 from pytest_trainsafe.judges.learn.events.events import Call, Change, Listener, Plain, Value
+from pytest_trainsafe.judges.learn.events.slips import SLIP, TRAINING, slip_text
 from pytest_trainsafe.judges.learn.instrument.binding import Binder
-from pytest_trainsafe.judges.learn.instrument.describe import Describer
+from pytest_trainsafe.judges.learn.instrument.describe import Describer, cut, plain_value
 from pytest_trainsafe.judges.learn.instrument.facts import Objects
+from pytest_trainsafe.judges.learn.instrument.frames import (
+    Frame,
+    Thread,
+    outside_of_modules,
+    repeats,
+    wraps,
+)
 from pytest_trainsafe.judges.learn.instrument.meta import Meta
 from pytest_trainsafe.judges.learn.instrument.modes import Modes
 from pytest_trainsafe.judges.learn.instrument.names import error_name, method_api
 from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Role, Target
 from pytest_trainsafe.judges.learn.instrument.patching.selection import Contents, Selection, Wanted
+from pytest_trainsafe.judges.learn.instrument.slips.ledger import Ledger
 from pytest_trainsafe.judges.learn.instrument.state.slots import Slot
 from pytest_trainsafe.judges.learn.instrument.state.variables import Variables
 from pytest_trainsafe.judges.learn.instrument.steps import Steps
@@ -36,33 +45,6 @@ _HOLDS = ("step", "zero_grad")
 
 #: The role of torch's operators: calls are recorded, and nothing else is done.
 _OPERATOR = Role()
-
-
-class _Frame:
-    """A patched call that has not returned.  `call` is None if the call is not recorded.
-
-    `thing` is the object whose method was called, or None.
-    """
-
-    __slots__ = ("api", "call", "method", "phase", "thing", "training")
-
-    def __init__(self, api: str, method: str, thing: object) -> None:
-        self.api, self.method, self.thing = api, method, thing
-        self.call: Call | None = None
-        self.phase = ""
-        self.training: bool | None = None
-
-
-class _Thread(threading.local):
-    """The patched calls of one thread that have not returned.
-
-    `busy` is True while this package's own code runs, whose calls are not observed.
-    """
-
-    def __init__(self) -> None:
-        self.frames: list[_Frame] = []
-        self.busy = False
-        self.number: int | None = None
 
 
 class Observer:
@@ -92,6 +74,8 @@ class Observer:
     ) -> None:
         self._selection = selection
         self._contents = contents
+        #: Initialisations are many and say little, so they are recorded only if they are named.
+        self._initialises = any(each.startswith("torch.nn.init") for each in selection.apis or ())
         self._listeners = tuple(listeners)
         #: The methods of the listeners, since looking them up takes time at each event.
         self._entered = [each.entered for each in listeners]
@@ -113,10 +97,18 @@ class Observer:
             lambda parameter: self.variables.is_known(parameter),
         )
         self.variables = Variables(objects, self.describer, wanted)
+        self._slips: Ledger | None = None
+        if wanted.takes(TRAINING, TRAINING, SLIP):
+            self._slips = Ledger(
+                self._slip,
+                self.variables.models,
+                lambda each, exact: objects.tensor(each, exact)[0].digest,
+                self.variables.weights,
+            )
         #: The ids of the modules whose calls were seen.  Others may run only in compiled code.
         self.called: set[int] = set()
         self._modes = Modes()
-        self._thread = _Thread()
+        self._thread = Thread()
         self._threads = 0
         self._lock = threading.RLock()
         self._binders: dict[tuple[int, type | None], tuple[Binder, object]] = {}
@@ -125,7 +117,7 @@ class Observer:
         self.meta.step = steps.now
         # If torch.compile is at work, it must not compile this package's code.
         plainly: Any = torch.compiler.disable
-        self._enter_plainly: Callable[..., _Frame | None] = plainly(self._enter)
+        self._enter_plainly: Callable[..., Frame | None] = plainly(self._enter)
         self._leave_plainly: Callable[..., None] = plainly(self._leave)
         skipped(Observer.run)
 
@@ -153,18 +145,18 @@ class Observer:
 
     def _enter(
         self, target: Target, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]
-    ) -> _Frame | None:
+    ) -> Frame | None:
         """Begin to observe a call, and return its frame; None for a call that is not observed.
 
         Calls that this package makes are not observed, nor those of an optimizer that only wraps
-        another one (`_wraps`), nor those that are a part of the call around them (`_repeats`).
+        another one (`wraps`), nor those that are a part of the call around them (`repeats`).
         """
         thread = self._thread
         if thread.busy:
             return None
         role, api = target.role, target.api
         thing = args[0] if target.is_method and args else None
-        if role.kind in ("used", "step") and isinstance(thing, Optimizer) and _wraps(thing):
+        if role.kind in ("used", "step") and isinstance(thing, Optimizer) and wraps(thing):
             return None
         if len(sys.modules) != self._modules:
             self._modules = len(sys.modules)
@@ -175,17 +167,17 @@ class Observer:
         if thing is not None and role.kind != "next":
             api = method_api(type(thing), target.method, self._libraries)
         outer = thread.frames[-1] if thread.frames else None
-        if outer is not None and _repeats(outer, api, thing, target):
+        if outer is not None and repeats(outer, api, thing, target):
             return None
         thread.busy = True
-        frame = _Frame(api, target.method, thing)
+        frame = Frame(api, target.method, thing)
         try:
             frame.training = outer.training if outer else None
             if role.kind == "module":
                 assert isinstance(thing, nn.Module)
                 frame.training = thing.training
                 self.called.add(id(thing))
-                if _outside_of_modules(thread.frames):
+                if outside_of_modules(thread.frames):
                     self._initialised = True
                     self.variables.model(thing)
                     if self.steps.recording and not in_backward():
@@ -197,11 +189,13 @@ class Observer:
             if self.steps.recording:
                 if role.compares:
                     self._compare(thread)
-                if self._selection.takes(api):
+                if self._selection.takes(api) and (role.kind != "init" or self._initialises):
                     frame.call = self._call(thread, frame, target, original, args, kwargs)
             thread.frames.append(frame)
             if frame.call is not None:
                 self._tell(self._entered, frame.call)
+            if self._slips is not None:
+                self._watch(self._slips, frame, target, args, kwargs)
         except BaseException:
             if thread.frames and thread.frames[-1] is frame:
                 thread.frames.pop()
@@ -211,7 +205,7 @@ class Observer:
         return frame
 
     def _leave(
-        self, frame: _Frame, target: Target, result: object, error: BaseException | None
+        self, frame: Frame, target: Target, result: object, error: BaseException | None
     ) -> None:
         thread, role, call = self._thread, target.role, frame.call
         thread.busy = True
@@ -221,6 +215,8 @@ class Observer:
                 self._found()
                 if isinstance(frame.thing, Optimizer):
                     self.describer.made(frame.thing)
+                    if self._slips is not None and not wraps(frame.thing):
+                        self._slips.made(frame.thing)
             elif role.kind in ("iter", "next") and error is None:
                 self._iterated(role.kind, frame.thing, result)
             if self.steps.recording:
@@ -228,6 +224,8 @@ class Observer:
                     self._compare(thread, role.exact)
                 elif isinstance(frame.thing, nn.Module) and own_buffers(frame.thing):
                     self.variables.compare_buffers(frame.thing, self._telling(thread))
+            if frame.moment is not None and self._slips is not None:
+                self._slips.left(frame.moment, result, error is not None)
             if call is not None:
                 if error is not None:
                     call.exception = error_name(type(error))
@@ -245,10 +243,18 @@ class Observer:
         if role.kind == "step" and error is None and self.steps.ends_with(frame.thing):
             self.end_step(fresh=True)
 
+    def _watch(self, slips: Ledger, frame: Frame, target: Target, args: Any, kwargs: Any) -> None:
+        kind = slips.kind(target)
+        if kind:
+            frames = self._thread.frames
+            around = [(each.moment.kind, each.thing) for each in frames if each.moment is not None]
+            given = args[1:] if target.is_method else args
+            frame.moment = slips.entered(kind, frame.api, frame.thing, given, kwargs, around)
+
     def _call(
         self,
-        thread: _Thread,
-        frame: _Frame,
+        thread: Thread,
+        frame: Frame,
         target: Target,
         original: Callable[..., Any],
         args: Any,
@@ -309,11 +315,11 @@ class Observer:
         elif id(thing) in self._loaders:
             self._loaders[id(thing)]["batches"] += 1
 
-    def _compare(self, thread: _Thread, exact: frozenset[str] = frozenset()) -> None:
+    def _compare(self, thread: Thread, exact: frozenset[str] = frozenset()) -> None:
         if self.variables.following:
             self.variables.compare(self._telling(thread), exact)
 
-    def _telling(self, thread: _Thread) -> Callable[[Slot, Value | None], None]:
+    def _telling(self, thread: Thread) -> Callable[[Slot, Value | None], None]:
         """A function that reports a change of an attribute to the listeners.
 
         It takes the attribute's Slot and its earlier value, None for a new attribute.  The report
@@ -330,6 +336,24 @@ class Observer:
             self._tell(self._changed, Change(*names, slot.value, meta, before, by))
 
         return tell
+
+    @property
+    def watches_slips(self) -> bool:
+        """Whether slips are watched for."""
+        return self._slips is not None
+
+    def _slip(self, name: str, detail: str) -> None:
+        """Report a slip, as a change that the innermost recorded call made."""
+        if self.steps.recording:
+            value, before = plain_value(str, cut(slip_text(name, detail))), plain_value(str, "")
+            names, meta = (TRAINING, TRAINING, SLIP), self._meta_now()
+            by = self._innermost(self._thread)
+            self._tell(self._changed, Change(*names, value, meta, before, by))
+
+    def end(self) -> None:
+        """The observation ends: report what is known only now."""
+        if self._slips is not None:
+            self._slips.ended()
 
     def _meta_now(self) -> Mapping[str, Plain]:
         frames = self._thread.frames
@@ -361,6 +385,11 @@ class Observer:
                     self._tell(self._changed, Change(*names, slot.value, meta, changed=False))
 
                 self.variables.sample(self._telling(thread), sampled, fresh)
+                if self._slips is not None:
+                    none = plain_value(str, "")
+                    self._tell(
+                        self._changed, Change(TRAINING, TRAINING, SLIP, none, meta, changed=False)
+                    )
                 with self._lock:
                     for listener in self._listeners:
                         listener.step_ended(number)
@@ -387,7 +416,7 @@ class Observer:
         """The phase of code outside of every patched call."""
         return "" if self._initialised else "init"
 
-    def _phase(self, own: str, kind: str, outer: _Frame | None, training: bool | None) -> str:
+    def _phase(self, own: str, kind: str, outer: Frame | None, training: bool | None) -> str:
         around = outer.phase if outer else self._base
         if own:
             return own
@@ -399,7 +428,7 @@ class Observer:
             return "forward" if torch.is_grad_enabled() else around
         return around
 
-    def _innermost(self, thread: _Thread) -> Call | None:
+    def _innermost(self, thread: Thread) -> Call | None:
         """The innermost recorded call of a thread; None if there is none."""
         for frame in reversed(thread.frames):
             if frame.call is not None:
@@ -418,31 +447,3 @@ class Observer:
         with self._lock:
             for receive in receivers:
                 receive(event)
-
-
-def _outside_of_modules(frames: Sequence[_Frame]) -> bool:
-    return not any(isinstance(frame.thing, nn.Module) for frame in frames)
-
-
-def _wraps(optimizer: Optimizer) -> bool:
-    """Whether an optimizer is not a class of torch and has another optimizer as an attribute.
-
-    The steps of the inner optimizer are observed instead of the wrapper's, because a wrapper may
-    skip the inner step, for example while gradients accumulate.
-    """
-    return not type(optimizer).__module__.startswith("torch.") and any(
-        isinstance(each, Optimizer) for each in vars(optimizer).values()
-    )
-
-
-def _repeats(outer: _Frame, api: str, thing: object, target: Target) -> bool:
-    """Whether a call is a part of the call around it, `outer`, and so is not recorded.
-
-    This is so for a method that calls the same method through `super()` or on a submodule.  `api`
-    is the name of the inner call's API, and `thing` its object.
-    """
-    if target.role.kind == "module":
-        return False
-    if isinstance(thing, nn.Module):
-        return outer.method == target.method and isinstance(outer.thing, nn.Module)
-    return outer.api == api and outer.thing is thing

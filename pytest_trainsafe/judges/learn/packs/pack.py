@@ -15,7 +15,9 @@ import msgspec
 from pytest_trainsafe.judges.learn.fields import InvariantFields
 from pytest_trainsafe.judges.learn.inference.learn import Learned
 from pytest_trainsafe.judges.learn.invariant import Invariant
+from pytest_trainsafe.judges.learn.packs.parts import parts_of
 from pytest_trainsafe.judges.learn.relation import Relation
+from pytest_trainsafe.judges.learn.wording import in_words
 
 #: The version of the format.  `read` refuses packs of another version.
 SCHEMA = 2
@@ -25,6 +27,7 @@ SUFFIX = ".pack"
 _HEAD = """\
 # Invariants that pytest-trainsafe learned from healthy runs of the programs below.
 # `says` and `when` are what a reviewer reads; they follow from `claim` and `precondition`.
+# `example` is a record that keeps the rule.
 # An invariant is judged only `within` the contexts that it was seen in.
 # To withdraw an invariant, delete its lines.
 """
@@ -53,8 +56,10 @@ def pack_text(pack: Pack, relations: Mapping[str, Relation]) -> str:
     for program in sorted(pack.programs):
         versions = dict(sorted(pack.programs[program].items()))
         lines.append(f"program {_json(program)} = {_json(versions)}")
-    for invariant in sorted(pack.invariants, key=lambda each: each.claim.order):
-        lines += ["", *invariant_lines(invariant, relations[invariant.claim.relation])]
+    for part in parts_of(pack.invariants, relations):
+        lines += ["", "", *(f"# {line}" for line in part.heading)]
+        for invariant in part.invariants:
+            lines += ["", *invariant_lines(invariant, relations[invariant.claim.relation])]
     return "\n".join(lines) + "\n"
 
 
@@ -67,11 +72,14 @@ def write_pack(pack: Pack, path: Path, relations: Mapping[str, Relation]) -> Non
 
 def invariant_lines(invariant: Invariant, relation: Relation) -> list[str]:
     """The lines of an invariant in the text of a pack; `relation` is the relation that it names."""
-    fields = InvariantFields.of(invariant)
+    fields, explained = InvariantFields.of(invariant), relation.explain(invariant.claim)
+    example = [f"example = {one_line(invariant.example)}"] if invariant.example else []
     return [
         f"[{invariant.id}]",
-        f"says = {one_line(relation.explain(invariant.claim).sentence)}",
-        f"when = {one_line(str(invariant.precondition))}",
+        f"says = {one_line(in_words(explained.sentence))}",
+        f"when = {one_line(in_words(str(invariant.precondition)))}",
+        f"# usual cause if it breaks: {one_line(explained.causes)}",
+        *example,
         f"claim = {_json(fields.claim)}",
         f"precondition = {_json(fields.precondition)}",
         f"within = {_json(fields.within)}",

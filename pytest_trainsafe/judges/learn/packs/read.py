@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ MAX_BYTES, MAX_LINE, MAX_INVARIANTS = 64 * 2**20, 50_000, 100_000
 _SECTION = re.compile(r"\[([A-Za-z_]\w*-[0-9a-f]{10})\]")
 _HEADER = re.compile(r'(schema|name|program ("(?:[^"\\]|\\.)*")) = (.*)')
 _KEYS = ("says", "when", "claim", "precondition", "within", "seen")
+#: What an invariant may have besides; its text is for readers only.
+_EXAMPLE = "example"
 _PLAIN = bool | int | float | str | None
 
 
@@ -96,7 +99,8 @@ class _Reader:
                         f"seen in {shown(each.program)}, which no `program` line names; the "
                         f"programs are {listing(self._programs) or 'none'}"
                     )
-        return Pack(self._name, tuple(self._invariants), self._programs)
+        invariants = sorted(self._invariants, key=lambda each: each.claim.order)
+        return Pack(self._name, tuple(invariants), self._programs)
 
     def _read_schema(self, line: str) -> None:
         found = re.fullmatch(r"schema = (\d{1,9})", line)
@@ -144,10 +148,11 @@ class _Reader:
 
     def _value(self, line: str) -> None:
         key, equals, value = line.partition(" = ")
-        if not equals or key not in _KEYS:
+        known = (*_KEYS, _EXAMPLE)
+        if not equals or key not in known:
             raise self._error(
                 f"found {shown(line)}; an invariant may only have lines `KEY = VALUE` with the "
-                f"keys {', '.join(_KEYS)}{nearest(key, _KEYS)}"
+                f"keys {', '.join(known)}{nearest(key, known)}"
             )
         self._once(key not in self._values, key)
         self._values[key], self._lines[key] = value, self._line
@@ -165,7 +170,10 @@ class _Reader:
         example = 'as in {"program": 12} or {"program": {"configuration": 12}}'
         seen = self._field("seen", dict[str, Seen], example)
         try:
-            invariant = InvariantFields(claim, parts, within, seen).invariant()
+            invariant = replace(
+                InvariantFields(claim, parts, within, seen).invariant(),
+                example=one_line(self._values.get(_EXAMPLE, "")),
+            )
         except FieldError as error:
             raise self._at(self._start, f"{self._id}: {error}") from None
         relation = self._relations.get(invariant.claim.relation)

@@ -92,6 +92,8 @@ def _with_evidence_of(
             if (each.program, setting) not in again:
                 seen.setdefault(each.program, {})[setting] = examples
                 kept = True
+    if not learned.example:
+        learned = replace(learned, example=old.example)
     if not kept:
         return learned
     support = tuple(Support(name, tuple(sorted(seen[name].items()))) for name in sorted(seen))

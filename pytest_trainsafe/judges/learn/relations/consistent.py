@@ -5,19 +5,21 @@ A variable is an attribute of a training object, such as the data of a parameter
 A precondition says which ranks and variables are meant.  Two examples: all parameters, on ranks
 with different data-parallel ranks; and parameters that are not sharded, on ranks with different
 tensor-parallel ranks.  If no recorded feature tells replicas from shards, the form "stays" is
-learned: a variable that was equal on two ranks before a step is equal after it.
+learned: a variable that was equal on two ranks before a step is equal after it.  The form "reduced"
+is about replicas that differ from the start: parameters whose gradients are equal are equal.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints, Keys, Records
 from pytest_trainsafe.judges.learn.columns.ranks import join, mixed, rank_pairs
-from pytest_trainsafe.judges.learn.events.setup_text import SETUP
-from pytest_trainsafe.judges.learn.events.table import NONE
+from pytest_trainsafe.judges.learn.events.slips import TEXTS
+from pytest_trainsafe.judges.learn.events.table import NONE, ZERO
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judges.learn.relation import CHOICE, HABIT, Explanation, Needs, RelationBase
@@ -27,6 +29,9 @@ _LEAST = 0.01
 
 #: Variables whose values number objects within a process, so that ranks cannot be compared.
 _PRIVATE = {("optimizer.param_groups", "params")}
+
+#: The attribute whose equality says that two ranks hold replicas, and that of the replicas.
+_GRADIENT, _CONTENT = "grad", "data"
 
 Name = tuple[str, str]
 
@@ -43,6 +48,7 @@ class Consistent(RelationBase):
     forms = (
         {"variable": str, "attribute": str},
         {"form": ("stays",), "variable": str, "attribute": str},
+        {"form": ("reduced",), "variable": str, "attribute": (_CONTENT,)},
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
@@ -53,6 +59,9 @@ class Consistent(RelationBase):
                 yield _claim(name, stays=False)
             if before.any() and passed[before].mean() >= 0.5:
                 yield _claim(name, stays=True)
+        for name, _, passed in _replicas(frames):
+            if passed.mean() >= 0.5:
+                yield _reduced(name)
 
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
@@ -65,6 +74,9 @@ class Consistent(RelationBase):
                 found.add(claim, records, passed)
             if (claim := _claim(name, stays=True)) in wanted and before.any():
                 found.add(claim, records, passed, before)
+        for name, records, passed in _replicas(frames):
+            if (claim := _reduced(name)) in wanted:
+                found.add(claim, records, passed)
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """Forbids preconditions on the value, which would only restate the claim."""
@@ -76,7 +88,7 @@ class Consistent(RelationBase):
         2 for most claims.  `HABIT` for the claim that weights or optimizer states are equal, and
         `CHOICE` for gradients, because they may be shards.
         """
-        if claim["form"] is not None:
+        if claim["form"] is not None:  # what is reduced or was equal is a replica
             return 2
         if claim["attribute"] == "data" or claim["variable"] == "optimizer.state":
             return HABIT
@@ -89,14 +101,21 @@ class Consistent(RelationBase):
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The check needs the variable of the claim."""
-        name = claim.text("variable"), claim.text("attribute")
-        return Needs(frozenset(), frozenset({name}))
+        names = {(claim.text("variable"), claim.text("attribute"))}
+        if claim["form"] == "reduced":
+            names.add((claim.text("variable"), _GRADIENT))
+        return Needs(frozenset(), frozenset(names))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> None:
         """None: the check needs the tables of all ranks."""
 
     def explain(self, claim: Hypothesis) -> Explanation:
         """The rule in plain words."""
+        if claim["form"] == "reduced":
+            return Explanation(
+                f"each {claim['variable']} whose gradient is equal on two ranks is equal on them",
+                "ranks start from other weights, and nothing broadcasts those of one rank",
+            )
         stays = claim["form"] == "stays"
         return Explanation(
             f"{claim['attribute']} of {claim['variable']} "
@@ -118,18 +137,12 @@ def _pairs(
         for code, name in enumerate(one.variables):
             if name not in known or (wanted is not None and name not in wanted):
                 continue
-            if name in _PRIVATE or name[1] == SETUP:
+            if name in _PRIVATE or name[1] in TEXTS:
                 continue
             rows = one.at_step_ends(code), other.at_step_ends(known[name])
             records = one.change_records(rows[0]), other.change_records(rows[1])
-            keys = tuple(
-                mixed(
-                    frame.text_keys(frame.changes["object"][each]),
-                    frame.steps["step"][frame.interval_of_change[each]].astype(np.uint64),
-                )
-                for frame, each in zip((one, other), rows, strict=True)
-            )
-            found, at, to = join((one, other), records, (keys[0], keys[1]))
+            keys = _moments(one, rows[0]), _moments(other, rows[1])
+            found, at, to = join((one, other), records, keys)
             passed = np.zeros(len(at), bool)
             compared = np.zeros(len(at), bool)
             for kind in ("digest", "value"):
@@ -159,6 +172,60 @@ def _pairs(
                 yield name, part, passed[compared], before[compared]
 
 
+def _replicas(frames: Sequence[Frame]) -> Iterator[tuple[Name, Records, Bools]]:
+    """Yields, for each kind of parameter, those with equal gradients at the end of a step.
+
+    Gradients of zeros are equal by chance.  The mask says which parameters are equal too.
+    """
+    for one, other in rank_pairs(frames):
+        for name in one.variables:
+            gradient = name[0], _GRADIENT
+            both = {name, gradient}
+            if name[1] != _CONTENT or not all(both <= {*each.variables} for each in (one, other)):
+                continue
+            # At step ends, both attributes are sampled: their rows belong together by the keys.
+            rows = [
+                [frame.at_step_ends(frame.variables.index(each)) for each in (name, gradient)]
+                for frame in (one, other)
+            ]
+            keys = [
+                [_moments(frame, each) for each in own]
+                for frame, own in zip((one, other), rows, strict=True)
+            ]
+            shared = functools.reduce(np.intersect1d, [key for own in keys for key in own])
+            at = [
+                [
+                    each[np.argsort(key)][np.searchsorted(np.sort(key), shared)]
+                    for each, key in zip(own, its, strict=True)
+                ]
+                for own, its in zip(rows, keys, strict=True)
+            ]
+            values = [
+                [frame.changes["after"][each] for each in own]
+                for frame, own in zip((one, other), at, strict=True)
+            ]
+            contents = [
+                [frame.keys(each, "digest") for each in own]
+                for frame, own in zip((one, other), values, strict=True)
+            ]
+            known = np.logical_and.reduce([has for own in contents for _, has in own])
+            alike = known & (contents[0][1][0] == contents[1][1][0])
+            alike &= ~one.bits(values[0][1], ZERO)
+            if not alike.any():
+                continue
+            chosen = at[0][0][alike], at[1][0][alike]
+            records = one.change_records(chosen[0]), other.change_records(chosen[1])
+            moments = shared[alike], shared[alike]
+            found, to, _ = join((one, other), records, moments)
+            yield name, found, (contents[0][0][0] == contents[1][0][0])[alike][to]
+
+
+def _moments(frame: Frame, rows: Ints) -> Keys:
+    """A hash of the object and the step of each of these changes."""
+    steps = frame.steps["step"][frame.interval_of_change[rows]].astype(np.uint64)
+    return mixed(frame.text_keys(frame.changes["object"][rows]), steps)
+
+
 def _before(frame: Frame, rows: Ints) -> Keys:
     """The hash of each variable's content at the beginning of a step; 0 if it is not known.
 
@@ -181,6 +248,10 @@ def _before(frame: Frame, rows: Ints) -> Keys:
     content, valid = frame.keys(start, "digest")
     first_step = frame.interval_of_change[rows] == 0
     return np.where(valid & ~first_step, content, np.uint64(0))
+
+
+def _reduced(name: Name) -> Hypothesis:
+    return hypothesis("consistent", form="reduced", variable=name[0], attribute=name[1])
 
 
 def _claim(name: Name, stays: bool) -> Hypothesis:

@@ -23,7 +23,7 @@ from pytest_trainsafe.judges.learn.check.checker import (
 from pytest_trainsafe.judges.learn.columns.frame import Bools, CallGroup, Frame, Ints
 from pytest_trainsafe.judges.learn.columns.nesting import pairs_by_api
 from pytest_trainsafe.judges.learn.events.events import Call, Change
-from pytest_trainsafe.judges.learn.events.setup_text import SETUP
+from pytest_trainsafe.judges.learn.events.slips import TEXTS
 from pytest_trainsafe.judges.learn.events.table import NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.features import kind_of
@@ -302,7 +302,7 @@ def _sensible(api: str, event: Event) -> bool:
         # Which layers a model calls is no rule of training.
         return name != api and not is_architecture(name)
     # Private attributes are details of a release.
-    return kind != "other" and attribute != SETUP and not attribute.startswith("_")
+    return kind != "other" and attribute not in TEXTS and not attribute.startswith("_")
 
 
 def _claim(api: str, event: Event) -> Hypothesis:

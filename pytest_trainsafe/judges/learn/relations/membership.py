@@ -19,7 +19,13 @@ from pytest_trainsafe.judges.learn.events.events import Call, Change
 from pytest_trainsafe.judges.learn.events.table import NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judges.learn.relation import OWN, Explanation, Needs, RelationBase
+from pytest_trainsafe.judges.learn.relation import (
+    CHOICE,
+    OWN,
+    Explanation,
+    Needs,
+    RelationBase,
+)
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 _STEP = "torch.optim.*.step"
@@ -83,10 +89,10 @@ class Membership(RelationBase):
 
         `OWN` for the claim that the optimizer has all parameters of the model ("held"), because
         fine-tuning trains only a part of a model: the claim is checked only on the programs from
-        which it was learned.  1, the neutral number, for "known", and 0 for "trainable".  -1, which
-        needs four programs, for "graded": experts and heads may rest in a step.
+        which it was learned.  1, the neutral number, for "known", and 0 for "trainable".  `CHOICE`,
+        which needs seven programs, for "graded": experts and heads may rest in a step.
         """
-        return {"held": OWN, "known": 1, "trainable": 0, "graded": -1}[claim.text("form")]
+        return {"held": OWN, "known": 1, "trainable": 0, "graded": CHOICE}[claim.text("form")]
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """Forbids preconditions on what the claim says, and on whether a step changes anything."""

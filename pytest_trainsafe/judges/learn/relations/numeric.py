@@ -15,7 +15,7 @@ import numpy as np
 from pytest_trainsafe.judges.learn.check.checker import Checker, by_variable, variable_of
 from pytest_trainsafe.judges.learn.columns.frame import Bools, Floats, Frame, Ints
 from pytest_trainsafe.judges.learn.events.events import Change, Value
-from pytest_trainsafe.judges.learn.events.setup_text import SETUP
+from pytest_trainsafe.judges.learn.events.slips import TEXTS
 from pytest_trainsafe.judges.learn.events.table import FINITE, IS_TENSOR, NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.features import number_of
@@ -166,7 +166,7 @@ class _Checker(Checker):
 def _changes(frame: Frame) -> Iterator[tuple[tuple[str, str], Ints]]:
     codes, changed = frame.variable_of_change, frame.changes["changed"]
     for code, name in enumerate(frame.variables):
-        if name[1] == SETUP:
+        if name[1] in TEXTS:
             continue
         rows = np.flatnonzero((codes == code) & changed)
         if len(rows):

@@ -142,11 +142,11 @@ class Output(RelationBase):
         argument.
         """
         form, name, api = claim.text("form"), claim.text("property"), claim.text("api")
-        if form == "finite" and api.startswith("torch.nn.utils."):
+        if form == "finite" and api.startswith(("torch.nn.utils.", "torch.amp.GradScaler.")):
             return OWN
         if is_own_module(api) and claim["of"] is not None:
             return OWN
-        if (name.startswith("shape") or name == "digest") and is_architecture(api):
+        if form == "equal" and is_architecture(api):
             return CHOICE
         if form in ("finite", "autocast"):
             return 2

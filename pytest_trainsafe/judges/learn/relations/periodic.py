@@ -16,7 +16,7 @@ from pytest_trainsafe.judges.learn.check.checker import Checker, by_variable, va
 from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints, Records, combine
 from pytest_trainsafe.judges.learn.conditions import Feature, Features
 from pytest_trainsafe.judges.learn.events.events import Change
-from pytest_trainsafe.judges.learn.events.setup_text import SETUP
+from pytest_trainsafe.judges.learn.events.slips import TEXTS
 from pytest_trainsafe.judges.learn.events.table import NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.features import is_empty, number_of
@@ -191,7 +191,7 @@ def _moments(
     changes = frame.changes
     graded, zero = _graded(frame), _zero_rate(frame)
     for code, name in enumerate(frame.variables):
-        if name[1] == SETUP or (wanted is not None and name not in wanted):
+        if name[1] in TEXTS or (wanted is not None and name not in wanted):
             continue
         rows = frame.at_step_ends(code)
         if not len(rows):

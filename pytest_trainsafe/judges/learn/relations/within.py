@@ -20,7 +20,7 @@ from pytest_trainsafe.judges.learn.check.checker import (
 from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints
 from pytest_trainsafe.judges.learn.columns.nesting import ancestors
 from pytest_trainsafe.judges.learn.events.events import Change
-from pytest_trainsafe.judges.learn.events.setup_text import SETUP
+from pytest_trainsafe.judges.learn.events.slips import TEXTS
 from pytest_trainsafe.judges.learn.events.table import NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
@@ -132,7 +132,7 @@ def _changes(frame: Frame) -> Iterable[tuple[tuple[str, str], Ints]]:
     changed = frame.changes["changed"] & (frame.changes["before"] != NONE)
     codes = frame.variable_of_change
     for code, name in enumerate(frame.variables):
-        if name[1] == SETUP:
+        if name[1] in TEXTS:
             continue
         rows = np.flatnonzero(changed & (codes == code))
         if len(rows):

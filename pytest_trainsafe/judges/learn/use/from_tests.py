@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pytest_trainsafe.judges.learn.check.offline import check
 from pytest_trainsafe.judges.learn.inference.jobs import Progress
 from pytest_trainsafe.judges.learn.inference.learn import learn
 from pytest_trainsafe.judges.learn.packs.pack import Pack, pack_of, write_pack
 from pytest_trainsafe.judges.learn.packs.read import read_pack
 from pytest_trainsafe.judges.learn.packs.update import Update, update
+from pytest_trainsafe.judges.learn.quote import quote
 from pytest_trainsafe.judges.learn.registry import relations
+from pytest_trainsafe.judges.learn.relation import Relation
 from pytest_trainsafe.judges.learn.run import ObservedRun
 from pytest_trainsafe.judges.learn.use.deploy import pack_path
 
@@ -47,8 +50,23 @@ def learn_pack(
     path = pack_path(name, root)
     before = read_pack(path, known) if path.exists() else Pack(name, ())
     learned = learn(runs, own=own, progress=progress)
-    changes = update(before, pack_of(name, learned))
+    changes = update(before, with_examples(pack_of(name, learned), runs, known))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_pack(changes.pack, path, known)
     programs = {run.program for run in runs}
     return LearnedPack(path, changes, len(runs), len(programs), sum(run.records for run in runs))
+
+
+def with_examples(
+    pack: Pack, runs: Sequence[ObservedRun], relations: Mapping[str, Relation]
+) -> Pack:
+    """The pack, in which each invariant has an example from one of the runs."""
+    found: dict[str, str] = {}
+    for run in runs:
+        missing = tuple(each for each in pack.invariants if each.id not in found)
+        if missing:
+            part = replace(pack, invariants=missing)
+            for name, record in check(run, [part], relations, min_confidence=0.0).kept.items():
+                found[name] = quote(record)
+    every = (replace(each, example=found.get(each.id, "")) for each in pack.invariants)
+    return replace(pack, invariants=tuple(every))

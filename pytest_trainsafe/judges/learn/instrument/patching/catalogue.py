@@ -37,7 +37,11 @@ class Role:
     - "module", for a call of a module: follows the model, and determines the phase inside the call;
     - "checkpoint", for activation checkpointing: determines the phase inside the call;
     - "iter" and "next", for an iteration over a loader: counts the epochs and the batches;
+    - "init", for an initialisation of a tensor: records the call only if its API is named;
+    - "dropout", "average" and "replicated": nothing but what `slips/` watches for;
     - "": nothing else.
+
+    `judged` says that the function is patched wherever slips are watched for.
     """
 
     kind: str = ""
@@ -45,6 +49,7 @@ class Role:
     compares: bool = False
     exact: frozenset[str] = frozenset()
     always: bool = False
+    judged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,9 @@ CHANGES = Role(compares=True)
 _ALL = frozenset({"data", "grad", "buffer", "state"})
 _SAVES, _LOADS = Role(phase="save"), Role(phase="load", compares=True, exact=_ALL)
 _OPTIMIZES = Role(phase="optimizer", compares=True)
+_DRAWS = Role("dropout", judged=True)
+_INITIALISES = Role("init", judged=True)
+_REPLICATES = Role("replicated", compares=True)
 
 _OPTIMIZER = {
     "__init__": Role("made", "init", compares=True, always=True),
@@ -128,9 +136,10 @@ _FUNCTIONS = {
     "torch.save": _SAVES,
     "torch.load": Role(phase="load"),
     "torch.utils.checkpoint.checkpoint": Role("checkpoint", always=True),
+    **dict.fromkeys(("torch.manual_seed", "torch.set_rng_state"), Role(judged=True)),
     **dict.fromkeys(
         (
-            *("torch.manual_seed", "torch.seed", "torch.set_rng_state", "random.seed"),
+            *("torch.seed", "random.seed"),
             *("torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "numpy.random.seed"),
             "torch.use_deterministic_algorithms",
         ),
@@ -140,6 +149,9 @@ _FUNCTIONS = {
 
 #: Prefixes of functions of torch.distributed that are queries.  They say nothing about training.
 _QUERIES = ("get_", "is_", "supports_", "record_comm")
+
+#: Functions in torch.nn.functional that drop elements, besides those whose names say so.
+_ATTENTION = "scaled_dot_product_attention"
 
 #: Functions in torch.nn.functional that are internal to torch.
 _NO_API = ("has_torch_function", "handle_torch_function", "boolean_dispatch")
@@ -169,7 +181,8 @@ def catalogue() -> Iterator[Target]:
         module, _, last = name.rpartition(".")
         cls = getattr(sys.modules.get(module), last, None)
         if isinstance(cls, type):
-            yield Target(cls, "__init__", f"{name}.__init__", CHANGES)
+            role = CHANGES if name != _WRAPPERS[0] else _REPLICATES
+            yield Target(cls, "__init__", f"{name}.__init__", role)
     for name, role in _FUNCTIONS.items():
         module, _, last = name.rpartition(".")
         owner = random if module == "random" else sys.modules.get(module)
@@ -177,7 +190,14 @@ def catalogue() -> Iterator[Target]:
             yield Target(owner, last, name, role)
     for name, function in vars(nn.functional).items():
         if not name.startswith(("_", *_NO_API)) and _is_functional(function):
-            yield Target(nn.functional, name, f"torch.nn.functional.{name}", PLAIN)
+            role = _DRAWS if "dropout" in name or name == _ATTENTION else PLAIN
+            yield Target(nn.functional, name, f"torch.nn.functional.{name}", role)
+    for name, function in vars(nn.init).items():
+        if name.endswith("_") and not name.startswith("_") and isinstance(function, FunctionType):
+            yield Target(nn.init, name, f"torch.nn.init.{name}", _INITIALISES)
+    averaged = getattr(sys.modules.get("torch.optim.swa_utils"), "AveragedModel", None)
+    if isinstance(averaged, type):
+        yield from _of_class(averaged, {"update_parameters": Role("average", compares=True)})
     yield from _collectives()
 
 

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Sampler
 
 from pytest_trainsafe.compat.modules import own_buffers
-from pytest_trainsafe.judges.learn.events.events import Plain, Value
+from pytest_trainsafe.judges.learn.events.events import Plain, TensorFacts, Value
 from pytest_trainsafe.judges.learn.events.setup_text import SETUP, setup_text
 from pytest_trainsafe.judges.learn.instrument.describe import Describer, cut
 from pytest_trainsafe.judges.learn.instrument.facts import Objects
@@ -99,6 +99,20 @@ class Variables:
     def is_known(self, parameter: object) -> bool:
         """Whether a model that is followed has this parameter; True where nothing is followed."""
         return not self.following or id(parameter) in self._names
+
+    def models(self) -> Iterator[tuple[str, nn.Module]]:
+        """The followed models, with their names."""
+        for name, reference in self._models:
+            module = reference()
+            if module is not None:
+                yield name, module
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor, TensorFacts]]:
+        """The parameters whose content is recorded, with their names and their last facts."""
+        for slot in self._listed:
+            tensor = slot.read() if slot.kind == "data" else None
+            if isinstance(tensor, torch.Tensor) and slot.value.tensor is not None:
+                yield slot.object, tensor, slot.value.tensor
 
     def never_called(self, called: Container[int]) -> list[str]:
         """The names of the modules that define a forward and whose `id(module)` is not in `called`.

@@ -1,0 +1,214 @@
+"""The slips that the observer notices: uses of torch's API that are rarely meant.
+
+A slip is said in the roles of training, such as the optimizer, the loss or the model in training,
+and not in names of one program.  The observer reports each as a change of the attribute `SLIP` of
+an object called `TRAINING`, whose value is the slip's name and what happened; at the end of each
+step the attribute is "", so that every program gives examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_trainsafe.judges.learn.events.setup_text import SETUP
+
+#: The object and the attribute under which slips are recorded.
+TRAINING, SLIP = "training", "slip"
+
+#: Attributes that are texts about the training and no values of it.
+TEXTS = (SETUP, SLIP)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A slip: the rule that it breaks, in one sentence, and its usual cause."""
+
+    rule: str
+    causes: str
+
+
+#: Every slip that may be reported, by name.
+SLIPS = {
+    # Gradients.
+    "clipped-scaled": Known(
+        "clipping gets gradients that the gradient scaler has unscaled",
+        "scaler.unscale_(optimizer) is missing before the clipping, so the limit is compared with "
+        "a norm that is thousands of times too large",
+    ),
+    "stepped-scaled": Known(
+        "an optimizer steps with gradients that the gradient scaler has unscaled",
+        "optimizer.step() is called instead of scaler.step(optimizer)",
+    ),
+    "clipped-nothing": Known(
+        "clipping finds gradients",
+        "clipping comes before the backward or after zero_grad, or gets a generator that is used "
+        "up",
+    ),
+    "clipped-early": Known(
+        "nothing is added to gradients between clipping and the step",
+        "clipping is called after each micro-batch, instead of once before the step",
+    ),
+    "clip-missed": Known(
+        "an optimizer whose gradients are clipped steps with clipped gradients",
+        "clipping comes before the backward or after the step",
+    ),
+    "clipped-partly": Known(
+        "all gradients that an optimizer steps with are clipped, or none",
+        "clipping gets the parameters of one part only",
+    ),
+    "window-grew": Known(
+        "an optimizer does not step with gradients of more micro-batches than before",
+        "gradients of an incomplete window, such as the last of an epoch, are neither used nor "
+        "cleared",
+    ),
+    "gradients-dropped": Known(
+        "gradients are used by a step before they are cleared",
+        "zero_grad is called after each micro-batch instead of after each step",
+    ),
+    "never-reached": Known(
+        "the loss reaches the parameters that the optimizer holds",
+        "a part of the model runs without gradients, its result is detached, or it is not used",
+    ),
+    "held-by-nobody": Known(
+        "an optimizer holds the last parameters of the model in training, if they get gradients",
+        "a parameter group is missing, or the optimizer was made before layers were replaced",
+    ),
+    # Models.
+    "unregistered": Known(
+        "a module with parameters runs inside a model that contains it",
+        "layers are kept in a plain list or dict, so that parameters() leaves them out",
+    ),
+    "evaluated-in-training": Known(
+        "a model in training with dropout or batch norms is evaluated in evaluation mode",
+        "eval() is missing before the validation, so dropout is active, and batch norms learn from "
+        "the validation data",
+    ),
+    "dropout-in-evaluation": Known(
+        "dropout is off in a module in evaluation mode",
+        "functional dropout or attention does not get training=self.training",
+    ),
+    "frozen-norm-learns": Known(
+        "a batch norm whose weights are frozen keeps its statistics",
+        "train() puts the norms of a frozen part into training mode",
+    ),
+    "norm-thawed": Known(
+        "a norm that the program has put into evaluation mode stays in it",
+        "train() on the whole model undoes what eval() on its norms did",
+    ),
+    "evaluated-with-graph": Known(
+        "a model in evaluation mode runs without gradients, or its loss is used by a backward",
+        "no_grad is missing in the validation, which keeps the graphs of all its batches",
+    ),
+    "equal-but-untied": Known(
+        "an embedding and a linear layer that begin with equal weights are tied",
+        "the weights were copied, or a resize has made new ones, and tying was not repeated",
+    ),
+    "flag-on-module": Known(
+        "requires_grad is set on parameters and not on a module",
+        "module.requires_grad = False has no effect; requires_grad_(False) has",
+    ),
+    "frozen-at-zero": Known(
+        "no weight of a model in training is frozen at zero",
+        "an adapter that begins at zero was frozen with the rest of the model",
+    ),
+    "frozen-moved": Known(
+        "a frozen parameter of a model in training keeps its value",
+        "weight decay by hand, or an adapter that is merged once more than unmerged",
+    ),
+    "weights-moved": Known(
+        "between two steps, trained parameters keep their value",
+        "an average or a copy is written into the model and not taken out again",
+    ),
+    "recomputed-otherwise": Known(
+        "recomputation draws the same random numbers as the forward",
+        "checkpoint is called with preserve_rng_state=False, so dropout differs in the backward",
+    ),
+    # Averages.
+    "average-never-updated": Known(
+        "a copy of the model in training that is evaluated was updated since training began",
+        "the average is not updated, or only at the end of the training",
+    ),
+    "average-lacks-buffers": Known(
+        "an average of a model that is evaluated has statistics of batch norms that were updated",
+        "the average covers parameters only, and buffers are not copied",
+    ),
+    "averaged-before-step": Known(
+        "an average is updated after the optimizer's step",
+        "the update comes between the backward and the step, and lags by a step",
+    ),
+    # Schedules and scalers.
+    "scheduled-ahead": Known(
+        "an optimizer steps between two steps of its scheduler",
+        "the scheduler steps before the optimizer, for each micro-batch, for each process, or "
+        "both per batch and per epoch",
+    ),
+    "never-scheduled": Known(
+        "a scheduler steps", "scheduler.step() is missing, or the scheduler is not used"
+    ),
+    "schedule-began-anew": Known(
+        "the scheduler of an optimizer whose state was loaded is loaded too",
+        "the checkpoint lacks the scheduler's state, so the learning rate begins anew",
+    ),
+    "rate-lost": Known(
+        "an optimizer whose state was loaded steps with the learning rate that was loaded",
+        "a scheduler was made after the state was loaded, and set the rate to its first value",
+    ),
+    "scaler-renewed": Known(
+        "an optimizer keeps its gradient scaler",
+        "a new GradScaler is made for each epoch, and loses the scale that it has found",
+    ),
+    # Data.
+    "order-repeated": Known(
+        "a shuffled loader does not begin two epochs with the same batch",
+        "set_epoch is not called, the seed is set again in each epoch, or the loader's generator "
+        "is made anew",
+    ),
+    "batch-repeated": Known(
+        "a loader that feeds the training does not begin with the same batch in each step",
+        "next(iter(loader)) in the loop makes a new iterator for each step",
+    ),
+    "one-label": Known(
+        "batches of a training set that is not shuffled have more than one label",
+        "the data are sorted by label, and the loader lacks shuffle=True",
+    ),
+    "seeded-again": Known(
+        "no seed that was set before is set again during the training",
+        "a function that sets all seeds is called in each epoch or step, and repeats the draws",
+    ),
+    # Loading and initialisation.
+    "nothing-loaded": Known(
+        "some key of a state that is loaded fits the model",
+        "the keys have another prefix, and strict=False hides it",
+    ),
+    "ties-broken": Known(
+        "loading a state leaves tied parameters tied",
+        "load_state_dict(assign=True) replaces each name of a tied parameter by its own tensor",
+    ),
+    "initialised-after-load": Known(
+        "parameters that were loaded are not initialised afterwards",
+        "an initialisation of all modules runs after the pretrained weights are loaded",
+    ),
+    "initialised-in-training": Known(
+        "parameters that an optimizer has updated are not initialised again",
+        "an initialisation runs again, for example at the start of each call of fit()",
+    ),
+    # Replicas.
+    "wrapper-bypassed": Known(
+        "a model that DistributedDataParallel wraps is trained through the wrapper",
+        "the forward goes through .module, so gradients are not averaged",
+    ),
+    "not-synchronised": Known(
+        "the last backward before a step synchronises the gradients",
+        "no_sync covers the last micro-batch of a window",
+    ),
+}
+
+
+def slip_text(name: str, detail: str) -> str:
+    """The value of the attribute: the name of a slip, and what happened."""
+    return f"{name}: {detail}"
+
+
+def slip_in(text: object) -> str:
+    """The name of the slip in a value of the attribute; "" if there is none."""
+    return str(text).partition(":")[0]

@@ -1,0 +1,8 @@
+"""Notices slips (`events/slips.py`) while a program trains.
+
+- `moments.py`: what a watcher sees of a patched call, and the base class of watchers.
+- `ledger.py`: passes calls to the watchers, and reports slips.
+- `gradients.py`: what happens to gradients between a backward and a step.
+- `models.py`, `copies.py`, `weights.py`: how models run, copies of them, and their weights.
+- `schedules.py`, `data.py`, `loading.py`, `recompute.py`, `replicas.py`: the rest of a training.
+"""

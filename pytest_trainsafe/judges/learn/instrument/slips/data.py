@@ -1,0 +1,137 @@
+"""Watches the batches of data loaders, and the seeds that a program sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+
+from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
+
+#: Labels of fewer examples may be equal by chance; shorter loaders may begin alike by chance.
+_LABELS, _BATCHES = 4, 3
+#: The most first batches that are remembered, and the most tensors of a batch that are looked at.
+_MANY, _TENSORS = 4096, 8
+
+
+@dataclass(slots=True)
+class _Of:
+    """A loader: its iteration's batches, and what the one before began with."""
+
+    batches: int = 0
+    before: int = 0
+    first: int = 0
+    labels: Any = None
+    shuffled: bool = False
+    sequential: bool = False
+    long: bool = False
+    backwards: int = -1
+
+
+class Data(Watcher):
+    """Sees iterations of loaders, their batches, backwards and seeds."""
+
+    kinds = ("iter", "next", "backward", "seed", "restored", "step")
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        self._loaders: WeakKeyDictionary[DataLoader[Any], _Of] = WeakKeyDictionary()
+        self._of_iterator: WeakKeyDictionary[Any, DataLoader[Any]] = WeakKeyDictionary()
+        self._firsts: dict[int, None] = {}
+        self._seeds: set[int] = set()
+        self._again: int | None = None
+        self._backwards = 0
+        self._last: DataLoader[Any] | None = None
+
+    def entered(self, moment: Moment) -> None:
+        if moment.kind == "backward":
+            self._backwards += 1
+        elif moment.kind == "step" and self._again is not None:
+            self.training.slip("seeded-again", f"the seed {self._again} was set before")
+            self._again = None
+
+    def left(self, moment: Moment) -> None:
+        if moment.failed:
+            return
+        if moment.kind == "seed":
+            self._seed(moment.argument(0, "seed"))
+        elif moment.kind == "restored":
+            self._again = None  # as fork_rng does
+        elif moment.kind == "iter":
+            self._begins(moment.thing, moment.result)
+        elif moment.kind == "next":
+            loader = self._of_iterator.get(moment.thing)
+            if loader is not None:
+                self._batch(loader, self._loaders[loader], moment.result)
+
+    def _seed(self, seed: object) -> None:
+        if not isinstance(seed, int):
+            return
+        if seed in self._seeds and self.training.rounds:
+            self._again = seed
+        self._seeds.add(seed)
+
+    def _begins(self, loader: DataLoader[Any], iterator: object) -> None:
+        state = self._loaders.setdefault(loader, _Of())
+        state.before, state.batches = state.batches, 0
+        sampler = getattr(loader, "sampler", None)
+        # A sampler of batches of its own may group them by a number.
+        plain = type(getattr(loader, "batch_sampler", None)) is BatchSampler
+        state.sequential = plain and isinstance(sampler, SequentialSampler)
+        state.shuffled = _shuffles(sampler)
+        try:
+            state.long = len(loader) >= _BATCHES
+        except TypeError:
+            state.long = False
+        try:
+            self._of_iterator[iterator] = loader
+        except TypeError:
+            return
+
+    def _batch(self, loader: DataLoader[Any], state: _Of, batch: object) -> None:
+        tensors = _tensors(batch)
+        state.batches += 1
+        feeds = self._last is loader and self._backwards > state.backwards >= 0
+        if state.batches == 1 and tensors and state.long:
+            first, before = self.training.digest(tensors[0], False), state.first
+            state.first = first
+            if first and state.shuffled:
+                if first in self._firsts:
+                    self.training.slip("order-repeated", "an earlier epoch began with this batch")
+                elif len(self._firsts) < _MANY:
+                    self._firsts[first] = None
+            elif first and first == before and state.before == 1 and feeds:
+                self.training.slip("batch-repeated", "the iteration before began with this batch")
+        label = _label(tensors)
+        if label is not None and state.labels is not None and state.sequential and feeds:
+            self.training.slip("one-label", f"all labels of the batch are {label}")
+        state.labels, state.backwards, self._last = label, self._backwards, loader
+
+
+def _shuffles(sampler: object) -> bool:
+    if "Random" in type(sampler).__name__:
+        return True
+    return getattr(sampler, "shuffle", False) is True
+
+
+def _tensors(batch: object) -> list[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    values: Iterable[object] = ()
+    if isinstance(batch, dict):
+        values = batch.values()
+    elif isinstance(batch, list | tuple):
+        values = batch
+    return [each for each in values if isinstance(each, torch.Tensor)][:_TENSORS]
+
+
+def _label(tensors: list[torch.Tensor]) -> int | None:
+    """The one label of a batch; None if it has several, or none."""
+    for each in tensors[1:]:
+        if each.dtype == torch.int64 and each.dim() == 1 and each.numel() >= _LABELS:
+            return int(each[0]) if bool((each == each[0]).all()) else None
+    return None

@@ -1,0 +1,253 @@
+"""Watches what happens to gradients between a backward and the step that uses them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from pytest_trainsafe.compat.tensors import local_part, version_of
+from pytest_trainsafe.judges.learn.instrument.slips.moments import (
+    Moment,
+    Training,
+    Watcher,
+    parameters_of,
+)
+
+#: A window of micro-batches has grown if it is so many times as long as any before.
+_GREW = 1.5
+#: The least share of an optimizer's weights that no loss reaches which counts as a part of a model.
+_PART = 0.2
+
+#: An incomplete window is dropped on purpose, and a step is left out, but not so many in a row.
+_DROPPED = 2
+
+#: The id and the version of a gradient: both stay while nobody writes to it.
+_Mark = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _State:
+    """What is known of one optimizer's gradients.
+
+    `count` is how many backwards added to them since they were clear, and `counts` how many they
+    were at each step.  `fresh` says that no step has used all of them, `used` that a step has used
+    some of them.  `clipped` has the mark of each gradient that was clipped.
+    """
+
+    count: int = 0
+    counts: list[int] = field(default_factory=list)
+    fresh: bool = False
+    used: bool = False
+    scaled: bool = False
+    clips: bool = False
+    clipped: dict[int, _Mark] = field(default_factory=dict)
+    reached: set[int] = field(default_factory=set)
+    steps: int = 0
+    dropped: int = 0
+    scaler: Any = None
+
+
+class Gradients(Watcher):
+    """Sees backwards, clipping, scaling, steps and clearing."""
+
+    kinds = (
+        *("backward", "clip", "scale", "unscale", "scaler_step", "scaler_load"),
+        *("step", "zero_grad"),
+    )
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        self._of: WeakKeyDictionary[Optimizer, _State] = WeakKeyDictionary()
+        self._scaled = False
+        self._loaded: set[int] = set()
+
+    def fresh_for(self, model: nn.Module) -> bool:
+        """Whether gradients of a model's parameters wait for a step."""
+        ids = {id(parameter) for parameter in model.parameters()}
+        return any(
+            state.fresh and any(id(each) in ids for each in parameters_of(optimizer))
+            for optimizer, state in self._of.items()
+        )
+
+    def entered(self, moment: Moment) -> None:
+        if moment.kind == "backward" and moment.outermost:
+            moment.given["marks"] = {}
+            for optimizer in list(self.training.optimizers):
+                state = self._state(optimizer)
+                marks = _marks(optimizer)
+                if not marks or _all_zero(optimizer):
+                    state.count, state.used, state.fresh, state.clipped = 0, False, False, {}
+                moment.given["marks"][id(optimizer)] = marks
+        elif moment.kind == "clip" and moment.outermost:
+            moment.given["marks"] = {
+                id(each): _marks(each) for each in list(self.training.optimizers)
+            }
+        elif moment.kind == "step" and moment.outermost:
+            if moment.argument(0, "closure") is None:
+                self._step(moment.thing, moment)
+        elif moment.kind == "zero_grad" and moment.outermost and not moment.inside("step"):
+            self._cleared(moment.thing)
+        elif moment.kind == "scaler_step":
+            optimizer = moment.argument(0, "optimizer")
+            if isinstance(optimizer, Optimizer):
+                self._scale(optimizer, moment.thing)
+
+    def left(self, moment: Moment) -> None:
+        if moment.failed:
+            return
+        if moment.kind == "backward" and moment.outermost:
+            self._added(moment.given.get("marks", {}))
+        elif moment.kind == "clip" and moment.outermost:
+            self._clipped(moment.given.get("marks", {}))
+        elif moment.kind == "scale":
+            self._scaled = bool(moment.thing.is_enabled())
+        elif moment.kind == "scaler_load":
+            self._loaded.add(id(moment.thing))
+        elif moment.kind in ("unscale", "scaler_step"):
+            optimizer = moment.argument(0, "optimizer")
+            if isinstance(optimizer, Optimizer):
+                state = self._state(optimizer)
+                state.scaled = False
+                if moment.kind == "scaler_step":  # it may leave the step out
+                    state.fresh, state.used, state.dropped = False, True, 0
+        elif moment.kind == "step" and moment.outermost:
+            state = self._state(moment.thing)
+            state.fresh, state.used, state.scaled = False, True, False
+            state.dropped = 0
+            state.steps += 1
+
+    def _state(self, optimizer: Optimizer) -> _State:
+        return self._of.setdefault(optimizer, _State())
+
+    def _scale(self, optimizer: Optimizer, scaler: Any) -> None:
+        state = self._state(optimizer)
+        before, state.scaler = state.scaler, scaler  # kept, so that its id stays its own
+        if before is not None and before is not scaler and id(scaler) not in self._loaded:
+            self.training.slip("scaler-renewed", "another GradScaler has stepped this optimizer")
+
+    def _added(self, before: dict[int, dict[int, _Mark]]) -> None:
+        for optimizer in list(self.training.optimizers):
+            state, old = self._state(optimizer), before.get(id(optimizer), {})
+            now = _marks(optimizer)
+            if now == old:
+                continue
+            early = (
+                state.clipped
+                and not state.used
+                and any(state.clipped.get(key) == mark != now.get(key) for key, mark in old.items())
+            )
+            if early:
+                self.training.slip("clipped-early", "the backward adds to clipped gradients")
+                state.clipped = {}
+            state.count += 1
+            state.fresh, state.scaled = True, self._scaled
+            state.reached.update(key for key, mark in now.items() if old.get(key) != mark)
+        self._scaled = False
+
+    def _clipped(self, before: dict[int, dict[int, _Mark]]) -> None:
+        touched = False
+        for optimizer in list(self.training.optimizers):
+            state, old = self._state(optimizer), before.get(id(optimizer), {})
+            new = {key: mark for key, mark in _marks(optimizer).items() if old.get(key) != mark}
+            if not new:
+                continue
+            touched = state.clips = True
+            state.clipped.update(new)
+            if state.scaled:
+                self.training.slip("clipped-scaled", "the gradients are those of a scaled loss")
+        if not touched and self._of and self.training.rounds:
+            self.training.slip("clipped-nothing", "the call changes no gradient of any optimizer")
+
+    def _cleared(self, thing: object) -> None:
+        optimizers = list(self.training.optimizers)
+        if len(optimizers) != 1:
+            return  # the loss of one model may reach another, whose gradients nobody wants
+        state = self._state(optimizers[0])
+        if not state.fresh or not (isinstance(thing, nn.Module) or thing is optimizers[0]):
+            return
+        if _marks(optimizers[0]):
+            state.fresh = False
+            state.dropped += 1
+            if state.dropped == _DROPPED and state.steps:
+                self.training.slip(
+                    "gradients-dropped",
+                    f"gradients were cleared {_DROPPED} times since the last step, and never used",
+                )
+
+    def _step(self, optimizer: Optimizer, moment: Moment) -> None:
+        state, marks = self._state(optimizer), _marks(optimizer)
+        if not marks:
+            return
+        if state.scaled and not moment.inside("scaler_step"):
+            self.training.slip("stepped-scaled", "the gradients are those of a scaled loss")
+        if state.clips:
+            clipped = [key for key, mark in marks.items() if state.clipped.get(key) == mark]
+            if not clipped:
+                self.training.slip("clip-missed", "the gradients changed since they were clipped")
+            elif len(clipped) < len(marks):
+                self.training.slip(
+                    "clipped-partly", f"{len(clipped)} of {len(marks)} gradients are clipped"
+                )
+        most = max(state.counts, default=0)
+        if not state.used and most > 1 and state.count >= max(_GREW * most, most + 2):
+            self.training.slip(
+                "window-grew", f"{state.count} backwards, and at most {most} before a step so far"
+            )
+        if not state.used and state.count:
+            state.counts.append(state.count)
+        if state.steps == 1:
+            self._reached(optimizer, state)
+
+    def _reached(self, optimizer: Optimizer, state: _State) -> None:
+        """Whether losses have reached the parameters, judged once, at the second step."""
+        wanted = [each for each in parameters_of(optimizer) if each.requires_grad]
+        left = [each for each in wanted if each.grad is None and id(each) not in state.reached]
+        missing, every = (sum(each.numel() for each in group) for group in (left, wanted))
+        if missing > _PART * every:
+            self.training.slip(
+                "never-reached", f"{len(left)} of {len(wanted)} parameters have had no gradient"
+            )
+        held = self.training.held()
+        if not state.reached & held:
+            return
+        for name, model in self.training.models():
+            own = list(model.named_parameters())
+            trained = [each for each in own if id(each[1]) in state.reached]
+            graded = [each for each in own if each[1].requires_grad and each[1].grad is not None]
+            alone = [path for path, each in graded if id(each) not in held]
+            # Many fine-tune by giving the optimizer the last layers only.
+            if trained and alone and alone[-1] == graded[-1][0]:
+                more = f" and {len(alone) - 1} more" * (len(alone) > 1)
+                self.training.slip(
+                    "held-by-nobody", f"{name}.{alone[-1]}{more} of {len(own)} parameters"
+                )
+
+
+def _marks(optimizer: Optimizer) -> dict[int, _Mark]:
+    """The mark of each gradient, by the id of its parameter."""
+    found = {}
+    for parameter in parameters_of(optimizer):
+        gradient = parameter.grad
+        if gradient is not None:
+            # What a DTensor holds is written to, and not the DTensor.
+            found[id(parameter)] = id(gradient), version_of(local_part(gradient, gradient))
+    return found
+
+
+def _all_zero(optimizer: Optimizer) -> bool:
+    for parameter in parameters_of(optimizer):
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        try:
+            part = local_part(gradient, gradient)  # no communication because of a question
+            if part.is_sparse or bool(torch.count_nonzero(part)):
+                return False
+        except (RuntimeError, NotImplementedError):
+            return False
+    return True

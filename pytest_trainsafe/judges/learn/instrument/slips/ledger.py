@@ -1,0 +1,116 @@
+"""Passes patched calls to the watchers of slips, and reports what they find."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from pytest_trainsafe.judges.learn.events.events import TensorFacts
+from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Target
+from pytest_trainsafe.judges.learn.instrument.slips.copies import Copies
+from pytest_trainsafe.judges.learn.instrument.slips.data import Data
+from pytest_trainsafe.judges.learn.instrument.slips.gradients import Gradients
+from pytest_trainsafe.judges.learn.instrument.slips.loading import Loading
+from pytest_trainsafe.judges.learn.instrument.slips.models import Models
+from pytest_trainsafe.judges.learn.instrument.slips.moments import (
+    Moment,
+    Training,
+    Watcher,
+    kind_of,
+)
+from pytest_trainsafe.judges.learn.instrument.slips.recompute import Recompute
+from pytest_trainsafe.judges.learn.instrument.slips.replicas import Replicas
+from pytest_trainsafe.judges.learn.instrument.slips.schedules import Schedules
+from pytest_trainsafe.judges.learn.instrument.slips.weights import Weights
+
+#: What a watcher's own question to a damaged or unusual object may raise.
+_UNREADABLE = (RuntimeError, NotImplementedError, TypeError, AttributeError, KeyError, ValueError)
+
+
+class Ledger:
+    """Watches the calls of a process.
+
+    `tell` is called with the name of each slip, and with what happened, at most once in a round for
+    each slip.  `models`, `digest` and `weights` are those of `moments.Training`.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[str, str], None],
+        models: Callable[[], Iterator[tuple[str, nn.Module]]],
+        digest: Callable[[torch.Tensor, bool], int],
+        weights: Callable[[], Iterator[tuple[str, torch.Tensor, TensorFacts]]],
+    ) -> None:
+        self._tell = tell
+        self._training = Training(self._slip, models, digest, weights)
+        self._told: dict[str, int] = {}
+        gradients = Gradients(self._training)
+        others = (Models, Schedules, Data, Loading, Recompute, Replicas, Weights)
+        self._watchers: list[Watcher] = [gradients, Copies(self._training, gradients)]
+        self._watchers += [each(self._training) for each in others]
+        self._of_kind: dict[str, list[Watcher]] = defaultdict(list)
+        for watcher in self._watchers:
+            for kind in watcher.kinds:
+                self._of_kind[kind].append(watcher)
+        self._kinds: dict[tuple[int, str], str] = {}
+
+    def kind(self, target: Target) -> str:
+        """The kind of the calls of a function (`moments.kind_of`)."""
+        key = id(target.owner), target.attribute
+        found = self._kinds.get(key)
+        if found is None:
+            found = self._kinds[key] = kind_of(target)
+        return found
+
+    def entered(
+        self,
+        kind: str,
+        api: str,
+        thing: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        around: Sequence[tuple[str, Any]],
+    ) -> Moment:
+        """A call of a kind begins.  `args` has no object of a method."""
+        moment = Moment(kind, api, thing, args, kwargs, around)
+        if kind in ("step", "zero_grad") and isinstance(thing, Optimizer):
+            self._training.optimizers.add(thing)
+        for watcher in self._of_kind[kind]:
+            _ask(watcher.entered, moment)
+        return moment
+
+    def left(self, moment: Moment, result: object, failed: bool) -> None:
+        """The call of a moment returned, or raised."""
+        moment.result, moment.failed = result, failed
+        for watcher in self._of_kind[moment.kind]:
+            _ask(watcher.left, moment)
+        if moment.kind == "step" and not failed and moment.outermost:
+            self._training.rounds += 1
+
+    def made(self, thing: object) -> None:
+        """An object was made."""
+        if isinstance(thing, Optimizer):
+            self._training.optimizers.add(thing)
+
+    def ended(self) -> None:
+        """The observation ends."""
+        for watcher in self._watchers:
+            watcher.ended()
+
+    def _slip(self, name: str, detail: str) -> None:
+        if self._told.get(name) != self._training.rounds:
+            self._told[name] = self._training.rounds
+            self._tell(name, detail)
+
+
+def _ask(watcher: Callable[[Moment], None], moment: Moment) -> None:
+    """Passes a moment to a watcher; what an unusual object raises is no reason to end a program."""
+    try:
+        watcher(moment)
+    except _UNREADABLE:
+        return

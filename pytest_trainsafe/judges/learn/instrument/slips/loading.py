@@ -1,0 +1,113 @@
+"""Watches states that are loaded into models, and initialisations of parameters."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from pytest_trainsafe.compat.tensors import version_of
+from pytest_trainsafe.judges.learn.instrument.slips.moments import (
+    Moment,
+    Training,
+    Watcher,
+    parameters_of,
+)
+
+
+class Loading(Watcher):
+    """Sees states that models load, initialisations, and steps."""
+
+    kinds = ("module_load", "init", "step")
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        #: Parameters that were loaded, their versions, and those that an optimizer has updated.
+        self._loaded: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._versions: dict[int, int] = {}
+        self._stepped: dict[int, weakref.ref[torch.Tensor]] = {}
+
+    def entered(self, moment: Moment) -> None:
+        if moment.kind == "module_load" and moment.outermost:
+            moment.given["ties"] = _ties(moment.thing)
+        elif moment.kind == "step" and moment.outermost:
+            self._written(moment.thing)
+        elif moment.kind == "init" and moment.outermost:
+            tensor = moment.argument(0, "tensor")
+            if not isinstance(tensor, torch.Tensor):
+                return
+            for known, name in (
+                (self._stepped, "initialised-in-training"),
+                (self._loaded, "initialised-after-load"),
+            ):
+                found = known.get(id(tensor))
+                if found is not None and found() is tensor:
+                    what = "x".join(map(str, tensor.shape))
+                    self.training.slip(name, f"{moment.api} of a tensor of shape {what}")
+                    return
+
+    def _written(self, optimizer: Optimizer) -> None:
+        """Whether loaded parameters were written to before the first step."""
+        parameters = list(parameters_of(optimizer)) if self._versions else []
+        versions = {id(each): self._versions.pop(id(each), None) for each in parameters}
+        if dist.is_available() and dist.is_initialized():
+            return  # wrappers broadcast the parameters of one rank
+        changed = [
+            each for each in parameters if versions[id(each)] not in (None, version_of(each))
+        ]
+        if changed:
+            self.training.slip(
+                "initialised-after-load",
+                f"{len(changed)} of {len(parameters)} parameters were written to after the load",
+            )
+
+    def left(self, moment: Moment) -> None:
+        if moment.failed or not moment.outermost:
+            return
+        if moment.kind == "step":
+            for each in parameters_of(moment.thing):
+                if each.grad is not None and id(each) not in self._stepped:
+                    self._stepped[id(each)] = weakref.ref(each)
+        elif moment.kind == "module_load":
+            self._fits(moment)
+            for first, second in moment.given.get("ties", ()):
+                own = dict(moment.thing.named_parameters(remove_duplicate=False))
+                if own.get(first) is not own.get(second):
+                    self.training.slip("ties-broken", f"{first} and {second} are two tensors now")
+                    return
+
+    def _fits(self, moment: Moment) -> None:
+        model, state = moment.thing, moment.argument(0, "state_dict")
+        if not isinstance(model, nn.Module) or not isinstance(state, Mapping):
+            return
+        own = dict(model.named_parameters(remove_duplicate=False))
+        missing = set(getattr(moment.result, "missing_keys", ()))
+        for name, each in own.items():
+            if name in state and name not in missing:
+                self._loaded[id(each)] = weakref.ref(each)
+                self._versions[id(each)] = version_of(each)
+        wanted = {*own, *(name for name, _ in model.named_buffers())}
+        if state and wanted and wanted <= missing:
+            self.training.slip(
+                "nothing-loaded",
+                f"the model has {next(iter(own))!r} and the state has {next(iter(state))!r}"
+                if own
+                else "no key fits",
+            )
+
+
+def _ties(model: object) -> list[tuple[str, str]]:
+    """Pairs of names that a model has for one parameter."""
+    if not isinstance(model, nn.Module):
+        return []
+    first: dict[int, str] = {}
+    found = []
+    for name, each in model.named_parameters(remove_duplicate=False):
+        other = first.setdefault(id(each), name)
+        if other != name:
+            found.append((other, name))
+    return found

@@ -1,0 +1,192 @@
+"""Watches how models run: in which mode, with which parts, and whose parameters are frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
+from pytest_trainsafe.record.clock import in_backward
+
+#: Norms that learn statistics from the data, and dropout.
+_NORMS = nn.modules.batchnorm._BatchNorm
+_DROPOUTS = nn.modules.dropout._DropoutNd
+
+
+class Models(Watcher):
+    """Sees each call of a module and of functional dropout, and changes of the mode."""
+
+    kinds = ("module", "dropout", "mode", "backward")
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        #: The round in which a model ran last, with gradients and without.
+        self._graded: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        self._quiet: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        self._inside: WeakKeyDictionary[nn.Module, WeakSet[nn.Module]] = WeakKeyDictionary()
+        self._said: WeakSet[nn.Module] = WeakSet()
+        #: Norms that were put into evaluation mode one by one.
+        self._stilled: WeakSet[nn.Module] = WeakSet()
+        #: Models that ran in evaluation mode with gradients, which no backward has used.
+        self._kept: WeakSet[nn.Module] = WeakSet()
+
+    def entered(self, moment: Moment) -> None:
+        if moment.kind == "dropout":
+            self._dropout(moment)
+        elif moment.kind == "backward":
+            self._kept.clear()
+        elif moment.kind == "mode":
+            if moment.outermost and isinstance(moment.thing, _NORMS):
+                stilled = moment.api.endswith(".eval") or moment.argument(0, "mode", True) is False
+                (self._stilled.add if stilled else self._stilled.discard)(moment.thing)
+        elif in_backward():
+            return
+        elif moment.outermost:
+            self._runs(moment.thing)
+        else:
+            self._part(moment)
+
+    def _dropout(self, moment: Moment) -> None:
+        modules = [thing for kind, thing in moment.around if kind == "module"]
+        attention = moment.api.endswith("scaled_dot_product_attention")
+        if not modules or modules[-1].training or torch.is_grad_enabled():
+            return
+        if attention:
+            share, active = moment.argument(4, "dropout_p", 0.0), True
+        else:
+            share = moment.argument(1, "p", 0.5)
+            active = bool(moment.argument(2, "training", True))
+        if active and isinstance(share, int | float) and share > 0 and self.training.rounds:
+            name = type(modules[-1]).__name__
+            self.training.slip("dropout-in-evaluation", f"{share} in the forward of {name}")
+
+    def _part(self, moment: Moment) -> None:
+        """Whether a module that runs inside a model is one of its modules."""
+        model = next(thing for kind, thing in moment.around if kind == "module")
+        module = moment.thing
+        known = self._inside.get(model)
+        if known is not None and module in known:
+            return
+        known = self._inside[model] = WeakSet(model.modules())
+        if module in known or module in self._said or not torch.is_grad_enabled():
+            return
+        self._said.add(module)
+        if any(each.requires_grad for each in module.parameters()):
+            self.training.slip(
+                "unregistered",
+                f"{type(module).__name__} runs in {type(model).__name__}, which does not have it",
+            )
+
+    def _runs(self, model: nn.Module) -> None:
+        now = self.training.rounds
+        if torch.is_grad_enabled():
+            if not model.training and any(each.requires_grad for each in model.parameters()):
+                self._kept.add(model)
+            elif model in self._kept:
+                self._kept.discard(model)
+                self.training.slip(
+                    "evaluated-with-graph", f"{_name(model)} ran in evaluation mode, with gradients"
+                )
+            if self._graded.get(model) != now:
+                self._graded[model] = now
+                self._trains(model)
+            return
+        before, self._quiet[model] = self._quiet.get(model), now
+        # What runs without gradients in every round is a part of the training, as in a GAN.
+        if not now or before in (now, now - 1) or self._graded.get(model, now) >= now:
+            return
+        if model.training and any(_is_active(each) for each in model.modules()):
+            self.training.slip("evaluated-in-training", f"{_name(model)} runs in training mode")
+
+    def _trains(self, model: nn.Module) -> None:
+        shapes = None
+        for module in model.modules():
+            if "requires_grad" in vars(module) and module not in self._said:
+                self._said.add(module)
+                self.training.slip("flag-on-module", f"of {type(module).__name__}")
+            if module.training and module in self._stilled:
+                self._stilled.discard(module)
+                self.training.slip("norm-thawed", f"{_name(module)} of {_name(model)}")
+            if module.training and _is_frozen_norm(module):
+                if shapes is None:
+                    shapes = self._is_copy(model)
+                if not shapes:
+                    self.training.slip("frozen-norm-learns", f"{_name(module)} of {_name(model)}")
+                    break
+        if not self.training.rounds:
+            self._untied(model)
+        elif self.training.rounds == 1:
+            self._zeros(model)
+
+    def _untied(self, model: nn.Module) -> None:
+        """Whether an embedding and a linear layer have two tensors with the same content."""
+        tables = [each.weight for each in model.modules() if isinstance(each, nn.Embedding)]
+        for linear in model.modules():
+            other = linear.weight if isinstance(linear, nn.Linear) else None
+            for table in tables if other is not None else ():
+                if other is None or other is table or other.shape != table.shape:
+                    continue
+                if self._read(other) == self._read(table) != 0:
+                    self.training.slip("equal-but-untied", f"weights of {_name(model)}")
+                    return
+
+    def _read(self, tensor: torch.Tensor) -> int:
+        return self.training.digest(tensor, False)
+
+    def _is_copy(self, model: nn.Module) -> bool:
+        """Whether a model without trained parameters has the shapes of one with them: a teacher."""
+        if any(each.requires_grad for each in model.parameters()):
+            return False
+        shapes = shapes_of(model)
+        return any(
+            other is not model and shapes_of(other) == shapes for _, other in self.training.models()
+        )
+
+    def _zeros(self, model: nn.Module) -> None:
+        parameters = dict(model.named_parameters())
+        held = self.training.held()
+        if not any(id(each) in held and each.requires_grad for each in parameters.values()):
+            return
+        for name, each in parameters.items():
+            frozen = not each.requires_grad and each.dim() > 1 and each.numel()
+            if frozen and not bool(torch.count_nonzero(each.detach())):
+                self.training.slip("frozen-at-zero", f"{name} of {_name(model)}")
+                return
+
+
+def shapes_of(model: nn.Module) -> tuple[tuple[int, ...], ...]:
+    """The shapes of a model's parameters, in their order."""
+    return tuple(tuple(each.shape) for each in model.parameters())
+
+
+def norms_of(model: nn.Module) -> Iterator[nn.modules.batchnorm._BatchNorm]:
+    """The norms of a model that keep running statistics."""
+    for each in model.modules():
+        if isinstance(each, _NORMS) and each.running_mean is not None:
+            yield each
+
+
+def _is_active(module: nn.Module) -> bool:
+    """Whether a module draws or learns because it is in training mode."""
+    if not module.training:
+        return False
+    if isinstance(module, _DROPOUTS):
+        return module.p > 0
+    # `update_bn` of torch takes the momentum away while it collects the statistics.
+    return isinstance(module, _NORMS) and module.track_running_stats and module.momentum is not None
+
+
+def _is_frozen_norm(module: nn.Module) -> bool:
+    return (
+        isinstance(module, _NORMS)
+        and module.track_running_stats
+        and module.affine
+        and not module.weight.requires_grad
+    )
+
+
+def _name(model: nn.Module) -> str:
+    return type(model).__name__

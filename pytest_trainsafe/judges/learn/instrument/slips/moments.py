@@ -1,0 +1,156 @@
+"""What a watcher of slips sees of a patched call."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from pytest_trainsafe.judges.learn.events.events import TensorFacts
+from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Target
+
+#: The kinds of calls by the name of the function.
+_BY_API = {
+    "torch.Tensor.backward": "backward",
+    "torch.autograd.backward": "backward",
+    "torch.manual_seed": "seed",
+    "torch.set_rng_state": "restored",
+    "torch.nn.utils.clip_grad_norm_": "clip",
+    "torch.nn.utils.clip_grad_value_": "clip",
+    "torch.nn.utils.clip_grads_with_norm_": "clip",
+}
+#: The kinds of calls by the class and the method.
+_BY_METHOD: Sequence[tuple[type, Mapping[str, str]]] = (
+    (
+        Optimizer,
+        {"step": "step", "zero_grad": "zero_grad", "load_state_dict": "optimizer_load"},
+    ),
+    (
+        LRScheduler,
+        {"__init__": "scheduler_made", "step": "schedule", "load_state_dict": "scheduler_load"},
+    ),
+    (
+        torch.amp.GradScaler,
+        {
+            "scale": "scale",
+            "unscale_": "unscale",
+            "step": "scaler_step",
+            "load_state_dict": "scaler_load",
+        },
+    ),
+    (
+        nn.Module,
+        {
+            "zero_grad": "zero_grad",
+            "load_state_dict": "module_load",
+            "train": "mode",
+            "eval": "mode",
+        },
+    ),
+)
+#: The kinds that a role of its own has.
+_BY_ROLE = ("module", "checkpoint", "iter", "next", "init", "dropout", "average", "replicated")
+
+
+def kind_of(target: Target) -> str:
+    """The kind of the calls of a function that watchers may ask for; "" for others."""
+    if target.role.kind in _BY_ROLE:
+        return target.role.kind
+    if target.role.kind == "step":
+        return "step"
+    if target.api in _BY_API:
+        return _BY_API[target.api]
+    if isinstance(target.owner, type):
+        for cls, methods in _BY_METHOD:
+            if issubclass(target.owner, cls):
+                return methods.get(target.attribute, "")
+    return ""
+
+
+@dataclass(slots=True)
+class Moment:
+    """A call of `kind` (`kind_of`) on `thing`, at its begin or its end.
+
+    `around` has the kind and the object of each call in which it happens, outermost first.
+    `result` and `failed` are known at the end.  `given` keeps what a watcher notes at the begin.
+    """
+
+    kind: str
+    api: str
+    thing: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    around: Sequence[tuple[str, Any]]
+    result: Any = None
+    failed: bool = False
+    given: dict[str, Any] = field(default_factory=dict)
+
+    def inside(self, *kinds: str) -> bool:
+        """Whether it happens in a call of one of these kinds."""
+        return any(kind in kinds for kind, _ in self.around)
+
+    @property
+    def outermost(self) -> bool:
+        """Whether it happens in no other call of its kind."""
+        return not self.inside(self.kind)
+
+    def argument(self, at: int, name: str, otherwise: Any = None) -> Any:
+        """An argument by its position, without the object of a method, or its name."""
+        return self.args[at] if at < len(self.args) else self.kwargs.get(name, otherwise)
+
+
+@dataclass(slots=True)
+class Training:
+    """What the watchers know of the training in common.
+
+    `rounds` counts the steps of optimizers; `optimizers` are those that were seen.  `models` yields
+    the followed models, with their names.  `digest` is a hash of a tensor's content, which is read
+    again if the second argument is true.  `weights` yields each parameter whose content is
+    recorded, with its name and its facts.
+    """
+
+    slip: Callable[[str, str], None]
+    models: Callable[[], Iterator[tuple[str, nn.Module]]]
+    digest: Callable[[torch.Tensor, bool], int]
+    weights: Callable[[], Iterator[tuple[str, torch.Tensor, TensorFacts]]]
+    rounds: int = 0
+    optimizers: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
+
+    def held(self) -> set[int]:
+        """The ids of the parameters that optimizers hold."""
+        return {
+            id(parameter)
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+
+
+class Watcher:
+    """Watches for slips.  `kinds` are the kinds of calls that it sees."""
+
+    kinds: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+
+    def entered(self, moment: Moment) -> None:
+        """Called when a call begins."""
+
+    def left(self, moment: Moment) -> None:
+        """Called when a call has returned or raised."""
+
+    def ended(self) -> None:
+        """Called when the observation ends."""
+
+
+def parameters_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """The parameters of all groups of an optimizer."""
+    for group in optimizer.param_groups:
+        yield from group["params"]

@@ -1,0 +1,145 @@
+"""Watches learning rate schedulers: when they step, and what a loaded state means for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
+
+#: A scheduler that has not stepped is judged at the end, after so many steps of its optimizer.
+_STEPS = 3
+#: The most schedulers that are judged at the end.
+_MANY = 1024
+#: Calls inside which a scheduler steps another one, or begins.
+_OWN = ("schedule", "scheduler_made")
+
+
+@dataclass(slots=True)
+class _Of:
+    """A scheduler: how often its optimizer had stepped at its last step, and its own steps.
+
+    `idle` counts the steps of its optimizer before its own first step.
+    """
+
+    name: str
+    at: int
+    steps: int = 0
+    idle: int = 0
+    loaded: bool = False
+
+
+class Schedules(Watcher):
+    """Sees schedulers, steps of optimizers, and states that are loaded."""
+
+    kinds = (
+        *("scheduler_made", "schedule", "scheduler_load"),
+        *("step", "scaler_step", "optimizer_load"),
+    )
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        self._schedulers: WeakKeyDictionary[LRScheduler, _Of] = WeakKeyDictionary()
+        #: All of them: a scheduler that is not used dies with the function that made it.
+        self._all: list[_Of] = []
+        self._steps: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
+        #: The learning rates of optimizers whose state was loaded, until they step.
+        self._rates: WeakKeyDictionary[Optimizer, tuple[object, ...]] = WeakKeyDictionary()
+
+    def entered(self, moment: Moment) -> None:
+        if moment.kind == "step" and moment.outermost and not moment.inside("scaler_step"):
+            self._stepping(moment.thing)
+        elif moment.kind == "scaler_step":
+            optimizer = moment.argument(0, "optimizer")
+            if isinstance(optimizer, Optimizer):
+                self._stepping(optimizer)
+
+    def _stepping(self, optimizer: Optimizer) -> None:
+        self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
+        own = [each for each in self._schedulers if _optimizer_of(each) is optimizer]
+        for each in own:
+            self._schedulers[each].idle += not (self._schedulers[each].steps or each.last_epoch)
+        loaded = self._rates.pop(optimizer, None)
+        if loaded is None:
+            return
+        if any("initial_lr" in group for group in optimizer.param_groups):
+            cold = [
+                each for each in own if not each.last_epoch and not self._schedulers[each].loaded
+            ]
+            if cold and loaded[0]:
+                self.training.slip(
+                    "schedule-began-anew", f"{type(cold[0]).__name__} is at its first rate"
+                )
+                return
+        if own and loaded[1:] != _rates(optimizer):
+            self.training.slip(
+                "rate-lost", f"the rate is {_rates(optimizer)[0]}, and was {loaded[1]} when loaded"
+            )
+
+    def left(self, moment: Moment) -> None:
+        if moment.failed:
+            return
+        thing = moment.thing
+        if moment.kind == "optimizer_load":
+            state = moment.argument(0, "state_dict")
+            groups = state.get("param_groups", ()) if isinstance(state, dict) else ()
+            scheduled = any("initial_lr" in group for group in groups)
+            self._rates[thing] = (scheduled, *_rates(thing))
+        elif moment.kind == "scheduler_load":
+            self._of(thing).loaded = True
+        elif moment.kind == "scheduler_made":
+            if not moment.inside(*_OWN):
+                self._of(thing)
+            for part in getattr(thing, "_schedulers", ()):  # it steps them when their turn comes
+                self._of(part).steps += 1
+        elif moment.kind == "schedule" and not moment.inside(*_OWN):
+            self._scheduled(thing)
+
+    def _of(self, scheduler: LRScheduler) -> _Of:
+        known = self._schedulers.get(scheduler)
+        if known is None:
+            optimizer = _optimizer_of(scheduler)
+            at = 0 if optimizer is None else self._steps.get(optimizer, 0)
+            known = self._schedulers[scheduler] = _Of(type(scheduler).__name__, at)
+            if len(self._all) < _MANY:
+                self._all.append(known)
+        return known
+
+    def _scheduled(self, scheduler: LRScheduler) -> None:
+        optimizer = _optimizer_of(scheduler)
+        known = scheduler in self._schedulers
+        state = self._of(scheduler)
+        state.steps += 1
+        if optimizer is None:
+            return
+        self._rates.pop(optimizer, None)
+        steps = self._steps.get(optimizer, 0)
+        if known and steps == state.at and self.training.rounds + steps:
+            self.training.slip(
+                "scheduled-ahead",
+                f"{type(scheduler).__name__} has stepped {state.steps} times, "
+                f"and the optimizer {steps} times",
+            )
+        elif known and steps == state.at:
+            self.training.slip("scheduled-ahead", "the optimizer has not stepped yet")
+        state.at = steps
+
+    def ended(self) -> None:
+        for each in self._all:
+            if not each.steps and each.idle >= _STEPS:
+                self.training.slip(
+                    "never-scheduled",
+                    f"{each.name} has not stepped in {each.idle} steps of its optimizer",
+                )
+
+
+def _optimizer_of(scheduler: LRScheduler) -> Optimizer | None:
+    found = getattr(scheduler, "optimizer", None)
+    return found if isinstance(found, Optimizer) else None
+
+
+def _rates(optimizer: Optimizer) -> tuple[object, ...]:
+    return tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)

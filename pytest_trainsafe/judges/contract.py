@@ -41,9 +41,10 @@ class Judgement(Protocol):
     judge did not examine.
 
     A judgement may also have `text`, the import path of a module whose function `message` turns it
-    into a whole report, and whose `first_line`, if there is one, into one line; `summary`, the
-    Point's entry in the terminal's summary; and `artefacts`, the paths of files that the judge
-    made, by what they are.
+    into a whole report, and whose `first_line`, if there is one, into one line; `panels`, the
+    import path of a module whose function `panels` shows it on a page (`report/panels.py`);
+    `summary`, the Point's entry in the terminal's summary; and `artefacts`, the paths of files that
+    the judge made, by what they are.
     """
 
     @property

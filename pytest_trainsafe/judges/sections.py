@@ -59,10 +59,10 @@ def show_joint(joint: JointJudgement) -> None:
 def _panels(judgement: Judgement) -> list[Panel]:
     """The panels of a judgement: those that its wing makes, then what every judgement has."""
     path = getattr(judgement, "panels", "")
-    own = [*import_module(path).panels(judgement)] if path else []
-    made: list[Panel] = own or findings_tables(judgement.findings)
+    own = import_module(path).panels(judgement) if path else findings_tables(judgement.findings)
+    made: list[Panel] = [*own, *getattr(judgement, "drawn", ())]
     lines = dict.fromkeys(each.source for each in judgement.findings[:8] if each.source)
-    if not any(panel.title.startswith(SOURCE) for panel in own):
+    if not any(panel.title.startswith(SOURCE) for panel in made):
         made += [code for line in [*lines][:2] if (code := code_at(line, SOURCE)) is not None]
     artefacts = getattr(judgement, "artefacts", {})
     rows = [(label(what), label(path)) for what, path in artefacts.items() if what[:1] != "_"]
@@ -75,29 +75,58 @@ SOURCE = "Source"
 
 
 def findings_tables(findings: Sequence[Finding]) -> list[Panel]:
-    """A table of Findings, and the evidence of the first ones."""
+    """A table of Findings, and one of their evidence."""
     shown = findings[:MOST_FINDINGS]
     if not shown:
         return []
+    left = len(findings) - len(shown)
+    states = tuple(_state(each, place) for place, each in enumerate(shown))
+    anchors = tuple(label(each.about or "") for each in shown)
     table = Table(
         title="Findings",
-        columns=("check", "about", "finding", "error", "allowed", "likely cause"),
+        columns=("about", "check", "finding", "likely cause"),
         rows=tuple(
             (
+                label(each.about or each.check),
                 label(each.check),
-                label(each.about or ""),
-                label(each.message or (each.pattern.text if each.pattern is not None else "")),
-                number(each.error),
-                number(each.allowed),
+                label(_said(each)),
                 label(each.pattern.cause if each.pattern is not None else ""),
             )
             for each in shown
         ),
-        states=tuple(_state(each, place) for place, each in enumerate(shown)),
-        anchors=tuple(label(each.about or "") for each in shown),
-        note=f"{len(findings) - len(shown)} more" if len(findings) > len(shown) else "",
+        states=states,
+        anchors=anchors,
+        note=f"{left} more" if left else "",
     )
-    return [table, *(_evidence(each) for each in shown[:4] if each.evidence)]
+    return [table, *_evidence(shown, states, anchors)]
+
+
+def _said(finding: Finding) -> str:
+    text = finding.message.partition("\n")[0]
+    if finding.pattern is not None and finding.pattern.text not in ("", text):
+        text = f"{text}; {finding.pattern.text}" if text else finding.pattern.text
+    return text
+
+
+def _evidence(
+    findings: Sequence[Finding], states: Sequence[State], anchors: Sequence[str]
+) -> list[Panel]:
+    """The evidence of Findings, with a column for each name; none if they have none."""
+    names = list(dict.fromkeys(name for each in findings for name, _ in each.evidence))[:12]
+    if not names:
+        return []
+    rows = []
+    for each in findings:
+        known = dict(each.evidence)
+        rows.append((label(each.about or each.check), *(_cell(known.get(n)) for n in names)))
+    table = Table(
+        title="Evidence",
+        columns=("about", *map(label, names)),
+        rows=tuple(rows),
+        states=tuple(states),
+        anchors=tuple(anchors),
+    )
+    return [table]
 
 
 def _state(finding: Finding, position: int) -> State:
@@ -106,13 +135,7 @@ def _state(finding: Finding, position: int) -> State:
     return "first" if position == 0 else "wrong"
 
 
-def _evidence(finding: Finding) -> Table:
-    about = f" · {finding.about}" if finding.about is not None else ""
-    rows = tuple((label(name), _cell(value)) for name, value in finding.evidence[:100])
-    return Table(title=label(f"Evidence of {finding.check}{about}"), rows=rows)
-
-
-def _cell(value: str | int | float | bool) -> str | int | float | bool | None:
+def _cell(value: str | int | float | bool | None) -> str | int | float | bool | None:
     if isinstance(value, str):
         return label(value)
     return number(value) if isinstance(value, float) else value

@@ -6,6 +6,7 @@ import importlib.metadata
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -50,7 +51,7 @@ def document_of(
             notes=_notes(more.get((outcome.nodeid, outcome.point), {})),
             rerun=printable(rerun_command(outcome.nodeid, options)),
         )
-        for outcome in map(_printable, judged)
+        for outcome in (_printable(_judged(each, sections)) for each in judged)
     ]
     skipped = Counter(label(o.reason) for o in found if o.verdict == "skipped")
     run = Run(
@@ -75,6 +76,15 @@ def _sections(reports: Iterable[pytest.TestReport]) -> dict[str, tuple[Section, 
                 continue
             found[report.nodeid] = (*found.get(report.nodeid, ()), *own)
     return found
+
+
+def _judged(outcome: Outcome, sections: Mapping[str, Sequence[Section]]) -> Outcome:
+    """The Outcome with the verdict of a judge that was asked alone, which has no summary."""
+    own = sections.get(outcome.nodeid, ())
+    verdict = next((w for w in _WORST[1:3] if any(s.verdict == w for s in own)), "")
+    if outcome.verdict != "error" or not verdict:
+        return outcome
+    return replace(outcome, verdict=verdict)
 
 
 def _unmarked(

@@ -23,11 +23,16 @@ def rank_panels(result: GroupResult) -> list[Panel]:
     left = len(result.ranks) - len(shown)
     table = Table(
         title="Where every rank stood",
-        columns=("rank", "stood", "last collective"),
+        columns=("rank", "stood", "", "last collective"),
         rows=tuple(
-            (rank.rank, label(stood[rank.rank][0]), label(rank.last_collective)) for rank in shown
+            (
+                f"rank {rank.rank}",
+                label(stood[rank.rank][0]),
+                "the odd one out" if stood[rank.rank][1] else "",
+                label(rank.last_collective),
+            )
+            for rank in shown
         ),
-        states=tuple(_state(rank.status, stood[rank.rank][1]) for rank in shown),
         note=f"{left} more ranks" if left else "",
     )
     calls = [_calls(result, rank.rank) for rank in shown]
@@ -70,12 +75,6 @@ def _calls(result: GroupResult, rank: int) -> list[Collective]:
 
 def _short(call: Collective) -> str:
     return call.op if call.numel is None else f"{call.op} {'x'.join(map(str, call.shape or ()))}"
-
-
-def _state(status: str, odd: bool) -> State:
-    if odd:
-        return "first"
-    return {"ok": "right", "hung": "wrong", "stopped": "doubt"}.get(status, "wrong")  # type: ignore[return-value]
 
 
 def _of_call(status: str, odd: bool, last: bool) -> State:

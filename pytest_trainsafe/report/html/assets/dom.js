@@ -29,6 +29,8 @@ const name = (text, kind) => h("bdi", {class: kind || "name"}, text);
 
 // A long name with places where a line may break.
 function path(text) {
+  const words = String(text).split(/[\s·]+/);
+  if (words.length > 9) return name(text, "said");
   if (String(text).length < 24) return h("bdi", {class: "name whole"}, text);
   const pieces = String(text).split(/(?<=[._/·-])/);
   return h("bdi", {class: "name"}, pieces.map((piece, i) => (i ? [h("wbr"), piece] : piece)));

@@ -22,7 +22,8 @@ function headOf(entry) {
       ["error", wrong ? error : null],
       ["pattern", first.pattern ? name(first.pattern, "said") : ""],
       ["so", first.cause ? name(first.cause, "said") : ""],
-      ["reason", wrong && !first.where && outcome.reason ? name(outcome.reason, "said") : ""],
+      ["reason", wrong && !first.where && outcome.reason && !outcome.line.includes(
+        outcome.reason.slice(0, 40)) ? name(outcome.reason, "said") : ""],
       ["look at", wrong && first.source ? [path(first.source), first.what ? [" (",
         name(first.what, "said"), ")"] : null] : ""],
       ["closest", !wrong && outcome.worst_name ? [path(outcome.worst_name),

@@ -22,7 +22,7 @@ function scrolled(table, label) {
 
 draw.table = (panel) => {
   const columns = panel.columns || [];
-  const numeric = columns.map((_, i) =>
+  const numeric = columns.map((_, i) => i > 0 &&
     panel.rows.some((row) => typeof row[i] === "number") &&
     panel.rows.every((row) => row[i] === null || !isText(row[i])));
   const rows = panel.rows.map((row, number) => {

@@ -9,6 +9,7 @@ from importlib import import_module
 COMMANDS = {
     "certificate": "pytest_trainsafe.judges.exact.command",
     "refine": "pytest_trainsafe.judges.refine.command",
+    "report": "pytest_trainsafe.report.html.command",
 }
 
 

@@ -88,6 +88,7 @@ def assert_trainsafe(
     from pytest_trainsafe.judges.first_line import first_line
     from pytest_trainsafe.judges.joint import judge_case
     from pytest_trainsafe.judges.joint_text import report_of
+    from pytest_trainsafe.judges.sections import show_joint
     from pytest_trainsafe.launch import GroupFailure
 
     require_fixture(candidate, "candidate")
@@ -99,6 +100,7 @@ def assert_trainsafe(
     except GroupFailure as failure:
         # The text has the ranks' tracebacks; the traceback of the waiting code adds nothing.
         raise failure.with_traceback(None) from None
+    show_joint(judgement)
     if judgement.verdict != "pass":
         raise TrainsafeFailure(report_of(judgement), judgement.findings, first_line(judgement))
 
@@ -400,14 +402,11 @@ def assert_refines(
     said; GraphError for a graph that cannot be used; InputRelationError for a wrong relation.
     """
     __tracebackhide__ = True
-    from pytest_trainsafe.judges.first_line import first_line
     from pytest_trainsafe.judges.refine.judge import judge
-    from pytest_trainsafe.judges.refine.text import message
 
     judgement = judge(sequential, distributed, relation, outputs)
-    if judgement.certificate is None:
-        findings = judgement.findings
-        raise TrainsafeFailure(message(judgement), findings, first_line(judgement))
+    _require_pass(judgement)
+    assert judgement.certificate is not None
     return judgement.certificate
 
 
@@ -431,13 +430,12 @@ def _judgement_of(
 def _require_pass(judgement: Judgement, before: str = "") -> None:
     """Raises the report of a judgement unless it is a pass; `before` begins its line."""
     __tracebackhide__ = True
-    if judgement.verdict == "pass":
-        return
     from pytest_trainsafe.judges.alone import report_alone
     from pytest_trainsafe.judges.first_line import first_line
 
-    line = before + first_line(judgement)
-    raise TrainsafeFailure(report_alone(judgement), judgement.findings, line)
+    text = report_alone(judgement)
+    if judgement.verdict != "pass":
+        raise TrainsafeFailure(text, judgement.findings, before + first_line(judgement))
 
 
 def _first_rung(given: Traces | Trace | Path | str) -> Trace:

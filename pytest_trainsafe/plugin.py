@@ -63,6 +63,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Registers the marker and reads the settings."""
     config.addinivalue_line("markers", HELP)
     settings = config.stash[SETTINGS] = read_settings(config)
+    if settings.report:
+        from pytest_trainsafe.report.html.extra import require_extra
+
+        require_extra()
     config.pluginmanager.register(interrupt.Interrupt(config), interrupt.NAME)
     if settings.init:
         from pytest_trainsafe.init.hooks import Init
@@ -177,6 +181,10 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Notes the next test, whose Runs may be launched during this one."""
+    if item.config.stash[SETTINGS].report:
+        from pytest_trainsafe.report.sections import begin
+
+        begin()
     if _in_use(item.config):
         from pytest_trainsafe.runs.ahead import look
 
@@ -209,7 +217,8 @@ def pytest_runtest_makereport(
     error = call.excinfo.value if call.excinfo is not None else None
     ours = error is not None and (_in_use(item.config) or isinstance(error, TrainsafeError))
     folder = run_folder(item.config)
-    if not ours and folder is None:  # no ranks have been started
+    shown = bool(item.config.stash[SETTINGS].report)
+    if not ours and not shown and folder is None:  # no ranks have been started
         return (yield)
     from pytest_trainsafe.report.run.failing import (
         attach_findings,
@@ -227,6 +236,10 @@ def pytest_runtest_makereport(
     shorten_line(item, error, report)
     attach_findings(error, report)
     store(item, report, folder)
+    if shown:
+        from pytest_trainsafe.report.html.shown import attach_sections
+
+        attach_sections(error, report)
     return report
 
 

@@ -35,7 +35,17 @@ _GROUPS = (
     (
         "trainsafe-failures",
         "trainsafe: after a failure, and files that are written",
-        ("localize", "debug", "annotate", "init", "replay", "learn", "keep-traces", "github"),
+        (
+            "localize",
+            "debug",
+            "annotate",
+            "init",
+            "replay",
+            "learn",
+            "keep-traces",
+            "report",
+            "github",
+        ),
     ),
     (
         "trainsafe-references",

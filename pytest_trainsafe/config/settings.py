@@ -31,6 +31,7 @@ class Settings:
     among the Points, 0 for all Points.  `dtypes` names the dtypes to judge in; empty means
     automatic.  `timeout` is in seconds, per group of ranks.  `record` is one of RECORDINGS.  An
     empty `record_kinds` records every kind.  `keep_traces` is a directory, or "" to keep none.
+    `report` is the directory for the page that shows the run, or "" to write none.
     `max_threads` is how many ranks the launcher `threads` runs in one process.  `slots` is how many
     ranks may train on this machine at once, 0 for one per core.  With
     `no_cache` every reference is run; `cache_size` limits the cache of references, in bytes.
@@ -72,6 +73,7 @@ class Settings:
     record_kinds: tuple[str, ...] = ()
     record_modules: tuple[str, ...] = ("*",)
     keep_traces: str = ""
+    report: str = ""
     slots: int = 0
     no_cache: bool = False
     cache_size: int = 2 * 10**9

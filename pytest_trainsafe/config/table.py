@@ -292,6 +292,14 @@ OPTIONS = (
         more="with every rank's output",
     ),
     Option(
+        "report",
+        "report",
+        "DIR",
+        "Write a page that shows the run, to look at in a browser, into this directory",
+        values.parse_folder,
+        more="[the page](report.md)",
+    ),
+    Option(
         "slots",
         "slots",
         "N",

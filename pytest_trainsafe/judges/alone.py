@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_trainsafe.judges.contract import Judge, Judgement, JudgeOptions
 from pytest_trainsafe.judges.own_text import own_text
+from pytest_trainsafe.judges.sections import show
 from pytest_trainsafe.runs.traces import Runs, Traces
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
@@ -34,7 +35,11 @@ def judge_alone(
 
 
 def report_alone(judgement: Judgement) -> str:
-    """The report of a judgement whose judge was asked alone and has sentences of its own."""
-    own = own_text(judgement)
-    assert own is not None, judgement.judge
-    return str(own.message(judgement))
+    """The report of a judgement whose judge was asked alone, "" for a pass; a page shows it too."""
+    text = ""
+    if judgement.verdict != "pass":
+        own = own_text(judgement)
+        assert own is not None, judgement.judge
+        text = str(own.message(judgement))
+    show(judgement, text)
+    return text

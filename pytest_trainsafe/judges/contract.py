@@ -14,6 +14,7 @@ from typing import Protocol, Self
 from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.judges.loosen import Loosen
+from pytest_trainsafe.report.panels import Panel
 from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.expectation import Expectation
@@ -41,9 +42,11 @@ class Judgement(Protocol):
     judge did not examine.
 
     A judgement may also have `text`, the import path of a module whose function `message` turns it
-    into a whole report, and whose `first_line`, if there is one, into one line; `summary`, the
-    Point's entry in the terminal's summary; and `artefacts`, the paths of files that the judge
-    made, by what they are.
+    into a whole report, and whose `first_line`, if there is one, into one line; `panels`, the
+    import path of a module whose function `panels` shows it on a page (`report/panels.py`);
+    `drawn`, panels that the judge made while the traces existed; `summary`, the Point's entry in
+    the terminal's summary; and `artefacts`, the paths of files that the judge made, by what they
+    are.
     """
 
     @property
@@ -85,7 +88,8 @@ class FindingsJudgement:
     """A Judgement made from findings; its verdict is their worst, `pass` if there are none.
 
     `artefacts` has the paths of files that the judge made, by what they are.  `what` names the
-    judged Run in a report: its program and its Point.
+    judged Run in a report: its program and its Point.  `drawn` has the panels that the judge made
+    for a page while the traces existed.
     """
 
     judge: str
@@ -93,6 +97,7 @@ class FindingsJudgement:
     not_compared: Sequence[str] = ()
     artefacts: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     what: str = field(default="", kw_only=True)
+    drawn: Sequence[Panel] = field(default=(), kw_only=True, repr=False)
 
     @property
     def verdict(self) -> Verdict:

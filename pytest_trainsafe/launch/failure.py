@@ -128,6 +128,24 @@ def raised_at(result: GroupResult) -> str:
     return _program_line(first.traceback) if first is not None else ""
 
 
+def standing(result: GroupResult) -> list[tuple[str, bool]]:
+    """For each rank where it stood when the group ended, and whether it is the odd one out.
+
+    The text is a status, or the line at which a rank that did not end waits or computes.
+    """
+    places, odd = _places(result), _odd(result)
+    found = []
+    for rank in result.ranks:
+        place = places.get(rank.rank)
+        text = f"{rank.status} {place}" if place is not None else rank.status
+        if rank.status == "raised":
+            text = f"raised {rank.error_type} at {_program_line(rank.traceback) or 'unknown line'}"
+        elif rank.status == "died":
+            text = _death(rank.exit_code)
+        found.append((text, rank.rank in odd or rank.rank == result.first_failed))
+    return found
+
+
 def _program_line(text: str) -> str:
     """file:line of a traceback's innermost frame outside of packages; else of its innermost frame.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,6 +22,17 @@ from pytest_trainsafe.judges.loosen import Loosen
 #: The kinds that are computed without an earlier update.  After the first update, rounding may
 #: have chosen the sign of a step that the model ignores.
 _BEFORE_UPDATES = frozenset({"activation", "activation_grad", "param_grad", "main_grad", "loss"})
+
+
+class Measured(NamedTuple):
+    """The error of one compared tensor and what is allowed, both relative to the reference's norm.
+
+    `ratio` is the largest ratio of error to allowance over all checks of the tensor.
+    """
+
+    error: float
+    allowed: float
+    ratio: float
 
 
 @dataclass(slots=True)
@@ -50,6 +62,9 @@ class Comparison:
     the path of each gradient that the optimizer reduces inside its step to what was compared: "the
     mean over dp".  `factor` is the factor by which all main gradients of the failing step are
     wrong; None if they share none.
+
+    `measured` has every compared tensor, in dataflow order, with its error if it was measured; it
+    is None unless a page shows the run.
     """
 
     dtype: str
@@ -76,6 +91,7 @@ class Comparison:
     apart: dict[str, str] = field(default_factory=dict)
     in_step: dict[str, str] = field(default_factory=dict)
     factor: Factor | None = None
+    measured: dict[TensorId, Measured | None] | None = None
 
     @property
     def failed(self) -> bool:

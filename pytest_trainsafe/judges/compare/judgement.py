@@ -17,6 +17,7 @@ from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
 if TYPE_CHECKING:
+    from pytest_trainsafe.report.panels import Panel
     from pytest_trainsafe.sweep.case import Case
 
 
@@ -81,7 +82,8 @@ class LadderJudgement:
 
     `program` and `point` name the candidate; `case` is its test, None for traces without one.
     `left_out` says why rungs were skipped, `located` is the result of localisation, and `summary`
-    is the Point's entry in the terminal's summary.
+    is the Point's entry in the terminal's summary.  `pictures` has the values of the first wrong
+    tensors, if a page shows the run.
     """
 
     program: str
@@ -92,6 +94,8 @@ class LadderJudgement:
     located: Located | None = None
     summary: PointSummary = field(default_factory=lambda: PointSummary(point="", verdict="pass"))
     judge: str = "compare"
+    pictures: Sequence[Panel] = ()
+    panels: ClassVar[str] = "pytest_trainsafe.judges.compare.panels"
     text: ClassVar[str] = "pytest_trainsafe.judges.compare.text"
 
     @property

@@ -11,7 +11,7 @@ from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.core.finding import Finding, Mismatch, Pattern
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.comparison import Comparison, Measured
 from pytest_trainsafe.judges.compare.explain.evidence import explain_replicas, explain_tensor
 from pytest_trainsafe.judges.compare.explain.mismatch import mismatch_of
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
@@ -27,6 +27,7 @@ from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
     Undetermined,
 )
 from pytest_trainsafe.judges.loosen import Loosen
+from pytest_trainsafe.report.sections import collecting
 from pytest_trainsafe.trace.schema import TensorEvent
 
 #: The largest number of tensors that are explained.  Explaining is as expensive as several
@@ -40,7 +41,7 @@ class Results:
     def __init__(self, rung: RungTraces, loosen: Sequence[Loosen]) -> None:
         self.rung = rung
         self.loosen = loosen
-        self.result = Comparison(rung.dtype)
+        self.result = Comparison(rung.dtype, measured={} if collecting() else None)
         self.tolerances = ReferenceTolerances(rung)
         self.failed_step: int | None = None
         self.undetermined: dict[str, Undetermined] = {}
@@ -124,6 +125,8 @@ class Results:
                 tolerance.undetermined, id.step, before, own
             )
         self.count(id)
+        if self.result.measured is not None:
+            self.result.measured[id] = Measured(judged.error, judged.allowed, judged.ratio)
         self.result.zero[id.kind] += tolerance.size == 0.0
         if judged.ratio > self.result.worst:
             self.result.worst, self.result.worst_id = judged.ratio, id
@@ -247,6 +250,8 @@ class Results:
 
     def count(self, id: TensorId) -> None:
         """Count a tensor as compared, unless an earlier comparison counted it."""
+        if self.result.measured is not None:
+            self.result.measured.setdefault(id, None)
         if id not in self.counted:
             self.result.compared[id.kind] += 1
 

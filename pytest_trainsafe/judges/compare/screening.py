@@ -10,6 +10,7 @@ from pytest_trainsafe.align.sketched import Sketched
 from pytest_trainsafe.align.updates import ends
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judges.compare.comparison import Measured
 from pytest_trainsafe.judges.compare.results import Results
 from pytest_trainsafe.judges.compare.tensors.screen import same, screen_tensor
 from pytest_trainsafe.judges.compare.tensors.sketches import sketch_of, update_sketch
@@ -86,6 +87,9 @@ class Screening(Results):
         if not found.cleared:
             return False
         self.count(id)
+        if self.result.measured is not None:
+            error = found.ratio * found.allowed
+            self.result.measured[id] = Measured(error, found.allowed, found.ratio)
         self.result.zero[id.kind] += reference is not None and not reference.values.any()
         if loosened is not None:
             self.result.loosened.append((id, loosened))

@@ -54,6 +54,7 @@ class ProofJudgement(FindingsJudgement):
     confirmed: bool = False
     error: float = 1.0
     certificate: Certificate | None = None
+    panels: ClassVar[str] = "pytest_trainsafe.judges.exact.panels"
     text: ClassVar[str] = "pytest_trainsafe.judges.exact.text"
 
     @property

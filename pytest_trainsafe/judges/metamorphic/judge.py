@@ -52,6 +52,7 @@ class RelationJudgement(FindingsJudgement):
     setting: Setting | None = None
     changes: str = ""
     draws: bool = False
+    panels: ClassVar[str] = "pytest_trainsafe.judges.metamorphic.panels"
     text: ClassVar[str] = "pytest_trainsafe.judges.metamorphic.text"
 
 

@@ -47,6 +47,7 @@ class RefinementJudgement:
     certificate: Certificate | None = None
     judge: str = JUDGE
     not_compared: Sequence[str] = ()
+    panels: str = "pytest_trainsafe.judges.refine.panels"
     text: str = "pytest_trainsafe.judges.refine.text"
 
     @property

@@ -34,10 +34,22 @@ def conclude(reporter: pytest.TerminalReporter, folder: Path | None) -> None:
     settings = reporter.config.stash[SETTINGS]
     if reports:
         _conclude_tests(reporter, settings, reports, folder)
+    if settings.report:
+        _write_page(reporter)
     for setting, path in wings.SECTIONS.items():
         if getattr(settings, setting):
             for write in wings.objects([path]):
                 write(reporter, settings, reports)
+
+
+def _write_page(reporter: pytest.TerminalReporter) -> None:
+    """Writes the page of `--trainsafe-report`, also if no test has the marker."""
+    from pytest_trainsafe.report.html.write import write_report
+    from pytest_trainsafe.report.run.outcome import outcomes
+
+    reports = [each for group in reporter.stats.values() for each in group]
+    tests = [each for each in reports if getattr(each, "when", "") in ("setup", "call", "teardown")]
+    write_report(reporter, tests, outcomes(tests))
 
 
 def _conclude_tests(

@@ -27,6 +27,7 @@ from pytest_trainsafe.judges.compare.declarations.misdeclared import misdeclared
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
 from pytest_trainsafe.judges.compare.declarations.propose import has_missing, propose
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judges.compare.explain.pictures import pictures_of
 from pytest_trainsafe.judges.compare.guards.deterministic import not_deterministic
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup, setup_hints
 from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
@@ -41,12 +42,14 @@ from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.loosen import Loosen, require_used
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised, reason
+from pytest_trainsafe.report.sections import collecting
 from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
 from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.reader import Trace, TraceError
 
 if TYPE_CHECKING:
+    from pytest_trainsafe.report.panels import Panel
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.sweep.case import Case
 
@@ -95,7 +98,7 @@ def climb(
         raise broken[1]  # not reproducible, so not caused by the dtype
     point, located = str(case.point), ladder.located
     judgement = LadderJudgement(case.program.name, point, ladder.judged, case, left_out, located)
-    return replace(judgement, summary=ladder.summary(judgement))
+    return replace(judgement, summary=ladder.summary(judgement), pictures=ladder.pictures())
 
 
 class _Ladder:
@@ -216,6 +219,13 @@ class _Ladder:
         rung = make_rung(dtype, self.candidate.in_full(), reference, shadowed)
         assert self._rung is not None
         return more_samples(rung, dtype, reference, 1 + len(self._rung.resampled))
+
+    def pictures(self) -> Sequence[Panel]:
+        """The values of the first wrong tensors, taken while traces exist, if a page is made."""
+        if not collecting() or self._rung is None:
+            return ()
+        with _one_thread():
+            return pictures_of(self._rung, self.judged[-1].comparison.findings)
 
     def summary(self, judgement: LadderJudgement) -> PointSummary:
         """This Point's entry in the terminal's summary."""

@@ -46,11 +46,15 @@ class ResumedJudgement(FindingsJudgement):
     """The judgement of a resumed Run.
 
     `compared` is the comparison with the training resumed at another Point; None if none was
-    made. `dtype` is the dtype of the Runs that are judged.
+    made. `dtype` is the dtype of the Runs that are judged, `steps` the number of their steps, and
+    `at_step` the number of steps before the checkpoint.
     """
 
     compared: LadderJudgement | None = None
     dtype: str = ""
+    at_step: int = 0
+    steps: int = 0
+    panels: ClassVar[str] = "pytest_trainsafe.judges.replay.resume.panels"
     text: ClassVar[str] = "pytest_trainsafe.judges.replay.resume.text"
 
 
@@ -125,9 +129,9 @@ def _judge_in(dtype: str, traces: Traces, resumption: Resumption) -> ResumedJudg
     notes = not_compared(resumed)
     traces.runs.notes.update(dict.fromkeys(f"assert_resumable did not compare {n}" for n in notes))
     if findings or resume_point is None:
-        return ResumedJudgement("replay", findings, notes, dtype=dtype)
+        return ResumedJudgement("replay", findings, notes, None, dtype, at_step, last)
     elsewhere, compared = judge_layout(traces, resuming, resume_point, last, rounding_of(whole))
-    return ResumedJudgement("replay", elsewhere, notes, compared, dtype)
+    return ResumedJudgement("replay", elsewhere, notes, compared, dtype, at_step, last)
 
 
 def differences(

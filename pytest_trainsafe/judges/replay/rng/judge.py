@@ -41,7 +41,7 @@ class ReplayJudge:
         rules = (*case.expect, *options.expect)
         found = judge_rng(*traces, rules, compared=True).accepting(options.accept)
         notes = [*overwritten(*traces), *(f"not checked: {text}" for text in found.not_compared)]
-        return FindingsJudgement(self.name, found.findings, notes)
+        return FindingsJudgement(self.name, found.findings, notes, drawn=found.drawn)
 
 
 def _first_rung(case: Case, runs: Runs) -> tuple[Trace, Trace] | None:

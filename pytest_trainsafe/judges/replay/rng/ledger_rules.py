@@ -14,10 +14,12 @@ from pytest_trainsafe.judges.replay.rng.draws import Draw, Draws
 from pytest_trainsafe.judges.replay.rng.evaluation import evaluation_dropout, evaluation_shift
 from pytest_trainsafe.judges.replay.rng.expected import expected, unused
 from pytest_trainsafe.judges.replay.rng.initialisation import initialisation
+from pytest_trainsafe.judges.replay.rng.panels import draw_panels
 from pytest_trainsafe.judges.replay.rng.parallel import cut_axes, data_parallel
 from pytest_trainsafe.judges.replay.rng.recomputation import recomputation
 from pytest_trainsafe.judges.replay.rng.regions import Regions
 from pytest_trainsafe.judges.replay.rng.workers import shared_generator, workers
+from pytest_trainsafe.report.sections import collecting
 from pytest_trainsafe.sweep.expectation import Expectation
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, LedgerGap, UnseenDraws
@@ -77,11 +79,13 @@ def judge_rng(
     ]
     notes = [*_notes(draws, unknown, repeated, seeds)]
     notes += unused(draws, rules)
+    found.sort(key=lambda f: f.order)
     return RngJudgement(
         "replay",
-        tuple(sorted(found, key=lambda f: f.order)),
+        tuple(found),
         tuple(notes),
         what=f"{candidate.manifest.program} at {candidate.point}",
+        drawn=draw_panels(draws, found) if collecting() else (),
     )
 
 

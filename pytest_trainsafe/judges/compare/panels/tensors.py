@@ -1,0 +1,143 @@
+"""Every compared tensor of one dtype with its error, and the dtypes that were judged, as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judges.compare.judgement import RungJudgement, lead_of
+from pytest_trainsafe.report.panels import Cell, State, Table, number
+from pytest_trainsafe.report.sections import label
+
+#: The most tensors that the table lists: the wrong ones, then those with the largest errors.
+MOST_TENSORS = 1_200
+
+
+class One(NamedTuple):
+    """One compared tensor: its state, and its error, what is allowed, and their ratio, if known."""
+
+    id: TensorId
+    state: State
+    error: float | None
+    allowed: float | None
+    ratio: float | None
+    said: str
+
+    @property
+    def anchor(self) -> str:
+        """The name by which links find the tensor."""
+        return label(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The compared tensors of one dtype, in dataflow order; `lead` is the first wrong one."""
+
+    rung: RungJudgement
+    tensors: tuple[One, ...]
+    lead: TensorId | None
+
+    @classmethod
+    def of(cls, rung: RungJudgement) -> Compared:
+        """The tensors of a rung, those with a failing finding and those that agree."""
+        comparison = rung.comparison
+        wrong: dict[TensorId, Finding] = {}
+        for finding in comparison.findings:
+            if finding.verdict == "fail" and finding.where is not None:
+                wrong.setdefault(_judged(finding.where), finding)
+        failing = [f for f in comparison.findings if f.verdict == "fail"]
+        lead = lead_of(failing).where if failing else None
+        lead = _judged(lead) if lead is not None else None
+        doubted = {f.where for f in (*rung.doubts, *comparison.findings) if f.verdict != "fail"}
+        measured = dict(comparison.measured or {})
+        for id in wrong:
+            measured.setdefault(id, None)
+        found = []
+        for id, figures in measured.items():
+            due = wrong.get(id)
+            state: State = "pale" if wrong else ""
+            if id in doubted:
+                state = "doubt"
+            if due is not None:
+                state = "first" if id == lead else "wrong"
+            error, allowed, ratio = figures or (None, None, None)
+            if due is not None and due.error is not None:
+                error, allowed = due.error, due.allowed
+            if due is not None and not (ratio or 0.0) > 1:
+                ratio = math.inf  # such as a replica that differs, although the first one agrees
+            ratio = 0.0 if ratio is None else ratio  # compared, and equal
+            found.append(One(id, state, error, allowed, ratio, _said(due)))
+        return cls(rung, tuple(found), lead)
+
+
+def _judged(id: TensorId) -> TensorId:
+    """The id under which a tensor is judged: for a parameter after a step, that of its update."""
+    if id.kind in ("param", "master_param") and id.step != INITIAL:
+        return msgspec.structs.replace(id, kind="update")
+    return id
+
+
+def _said(finding: Finding | None) -> str:
+    if finding is None:
+        return ""
+    if finding.pattern is not None:
+        return label(finding.pattern.short or finding.pattern.text)
+    return label(finding.message)
+
+
+def tensors(compared: Compared) -> Table | None:
+    """Every compared tensor: error, what rounding allows, and how it is wrong."""
+    if not compared.tensors:
+        return None
+    shown = sorted(compared.tensors, key=_rank)[:MOST_TENSORS]
+    left = len(compared.tensors) - len(shown)
+    rows: list[tuple[Cell, ...]] = [
+        (
+            label(one.id.path),
+            one.id.kind,
+            "initial" if one.id.step == INITIAL else one.id.step,
+            one.id.microbatch,
+            number(one.error),
+            number(one.allowed),
+            number(one.ratio),
+            one.said,
+        )
+        for one in shown
+    ]
+    columns = ("tensor", "kind", "step", "micro-batch", "error", "allowed", "error ÷ allowed", "")
+    note = f"in {compared.rung.dtype}; wrong tensors in the order of dataflow, then by their errors"
+    if left:
+        note += f"; {left} with smaller errors are left out"
+    return Table(
+        title="Compared tensors",
+        columns=columns,
+        rows=tuple(rows),
+        states=tuple(one.state for one in shown),
+        anchors=tuple(one.anchor for one in shown),
+        note=note,
+    )
+
+
+def _rank(one: One) -> tuple[bool, float]:
+    """Sort key: wrong tensors stay in order, and others follow, the largest errors first."""
+    wrong = one.state in ("first", "wrong", "doubt")
+    return not wrong, 0.0 if wrong else -(one.ratio or 0.0)
+
+
+def dtypes(rungs: Sequence[RungJudgement]) -> Table:
+    """What was judged in each dtype, and how close it came to what rounding allows."""
+    rows: list[tuple[Cell, ...]] = []
+    for rung in rungs:
+        found = rung.comparison
+        worst = label(found.worst_id) if found.worst_id is not None else ""
+        verdict = "fail" if found.failed else "inconclusive" if rung.doubts else "pass"
+        count = sum(found.compared.values())
+        rows.append((rung.dtype, verdict, count, number(found.worst), worst, rung.rounding))
+    columns = ("dtype", "verdict", "tensors", "error ÷ allowed", "largest at", "rounding of")
+    return Table(title="Dtypes", columns=columns, rows=tuple(rows))

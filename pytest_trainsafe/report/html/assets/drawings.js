@@ -1,0 +1,105 @@
+// Panels that are drawn: lines over places, and events in lanes.
+
+const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 2", "4 4", "", ""];
+
+// The values of a drawing as a table, for readers who cannot see it.
+function asTable(summary, columns, rows) {
+  const details = h("details", {class: "values"}, h("summary", {}, summary));
+  details.addEventListener("toggle", () => {
+    if (!details.open || details.childElementCount > 1) return;
+    details.append(scrolled(h("table", {class: "rows"},
+      h("thead", {}, h("tr", {}, columns.map((each) => h("th", {scope: "col"}, each)))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((each, i) =>
+        (i ? h("td", {class: isText(each) ? null : "number"}, isText(each) ? path(each) :
+          short(each)) : h("th", {scope: "row"}, path(each)))))))), summary));
+  });
+  return details;
+}
+
+draw.series = (panel) => {
+  const count = panel.places.length;
+  const known = panel.lines.flatMap((line) => line.values.map(asNumber))
+    .filter((value) => Number.isFinite(value) && value > 0);
+  const least = known.length ? Math.floor(Math.log10(Math.min(...known))) : -1;
+  const most = Math.max(Math.ceil(Math.log10(Math.max(...known, 10 ** least))), least + 1);
+  const [left, right, top, height] = [96, 12, 10, 180];
+  const width = Math.max(420, Math.min(1100, left + right + 18 * count));
+  const x = (i) => left + (count > 1 ? (i * (width - left - right)) / (count - 1) : 20);
+  const y = (value) => {
+    const given = asNumber(value);
+    const power = given <= 0 ? least : Math.min(most, Math.max(least, Math.log10(given)));
+    return top + (height * (most - power)) / (most - least);
+  };
+  const step = Math.max(1, Math.ceil((most - least) / 6));
+  const powers = [];
+  for (let power = least; power <= most; power += step) powers.push(power);
+  const grid = powers.map((power) => [
+    s("line", {class: "grid", x1: left, x2: width - right, y1: y(10 ** power), y2: y(10 ** power)}),
+    s("text", {class: "tick", x: left - 6, y: y(10 ** power) + 4, "text-anchor": "end"},
+      `1e${power}`)]);
+  const every = Math.max(1, Math.ceil(count / 28));
+  const tail = (text) => (text.length > 20 ? `…${text.slice(-19)}` : text);
+  const places = panel.places.map((place, i) => (i % every ? null : s("text", {class: "tick",
+    transform: `translate(${x(i) + 3},${top + height + 10}) rotate(-48)`, "text-anchor": "end"},
+  tail(place))));
+  const curves = panel.lines.map((line, n) => {
+    let pen = false;
+    const d = line.values.map((value, i) => {
+      if (value === null || Number.isNaN(asNumber(value))) { pen = false; return ""; }
+      const to = `${pen ? "L" : "M"}${x(i).toFixed(1)} ${y(value).toFixed(1)}`;
+      pen = true;
+      return to;
+    }).join("");
+    const dots = line.values.map((value, i) => (value === null ? null : s("circle",
+      {class: `dot c${n}`, cx: x(i), cy: y(value), r: 2.6},
+      s("title", {}, `${panel.places[i]}: ${line.name} ${short(value)}`))));
+    return s("g", {}, s("path", {class: `curve c${n}`, d, "stroke-dasharray": DASHES[n]}), dots);
+  });
+  const firsts = (panel.states || []).map((state, i) => (state === "first" ? s("g", {},
+    s("line", {class: "first", x1: x(i), x2: x(i), y1: top, y2: top + height}),
+    s("text", {class: "flag", x: x(i) + (i > count / 2 ? -5 : 5), y: top + 12,
+      "text-anchor": i > count / 2 ? "end" : "start"}, "first wrong")) : null));
+  const names = panel.lines.map((line) => line.name).join(", ");
+  const drawing = s("svg", {class: "series", role: "img", width, height: top + height + 104,
+    viewBox: `0 0 ${width} ${top + height + 104}`,
+    "aria-label": `${panel.title}: ${names} at ${plural(count, "place")}`}, grid, places, curves,
+  firsts);
+  const keys = h("div", {class: "legend"}, panel.lines.map((line, n) => h("span", {class: "line-key"},
+    s("svg", {width: 26, height: 10, "aria-hidden": "true"}, s("line", {class: `curve c${n}`, x1: 0,
+      x2: 26, y1: 5, y2: 5, "stroke-dasharray": DASHES[n]})), line.name)));
+  const rows = panel.places.map((place, i) => [place, ...panel.lines.map((line) => line.values[i])]);
+  return figure(panel, [scrolled(drawing, panel.title),
+    asTable("Values", [panel.quantity || "place", ...panel.lines.map((line) => line.name)], rows)],
+  keys);
+};
+
+draw.timeline = (panel) => {
+  const starts = panel.events.map((event) => event[1]);
+  const least = Math.min(...starts, 0 * starts.length || starts[0] || 0);
+  const most = Math.max(...panel.events.map((event) => event[1] + event[2]), least + 1);
+  const groups = [...new Set(panel.events.map((event) => event[4]))];
+  const columns = most - least;
+  const ordinal = panel.events.every((event) => event[2] === 1 && Number.isInteger(event[1]));
+  const percent = (value) => `${(100 * value) / columns}%`;
+  const lanes = panel.lanes.map((lane, number) => {
+    const bars = panel.events.filter((event) => event[0] === number).map((event) => {
+      const [, start, length, label, group, state, detail, anchor] = event;
+      const said = [STATES[state], label, detail].filter(Boolean).join(", ");
+      return h("li", anchored(anchor, {class: `bar g${groups.indexOf(group) % 8} ${state || ""}`,
+        title: said, style: {left: percent(start - least), width: percent(length)}}),
+      h("span", {}, label), state ? h("span", {class: "away"}, `, ${STATES[state]}`) : null);
+    });
+    return h("div", {class: "lane"}, h("div", {class: "lane-name"}, name(lane)),
+      h("ol", {class: "bars", "aria-label": lane}, bars));
+  });
+  const wide = ordinal ? {"min-width": `${Math.min(4000, 96 + 72 * columns)}px`} : {};
+  const body = h("div", {class: "lanes", style: wide}, lanes,
+    h("div", {class: "axis"}, h("span", {}, short(least)), h("span", {}, panel.unit || ""),
+      h("span", {}, short(most))));
+  const keys = groups.length > 1 && groups.length <= 16 ? h("div", {class: "legend"},
+    groups.map((group, n) => h("span", {class: `group-key g${n % 8}`}, group || "other"))) : null;
+  const rows = panel.events.map((event) => [panel.lanes[event[0]], event[1], event[3],
+    event[6] || "", STATES[event[5]] || ""]);
+  return figure(panel, [scrolled(body, panel.title),
+    asTable("Events", ["lane", panel.unit || "start", "event", "detail", "state"], rows)], keys);
+};

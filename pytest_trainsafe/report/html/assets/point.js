@@ -1,0 +1,116 @@
+// One Point: what is wrong with it, and the panels of every judge; and the page before one is chosen.
+
+function headOf(entry) {
+  const {outcome} = entry;
+  const first = outcome.first;
+  const error = first.error === null ? null : h("span", {}, short(first.error), first.dtype ?
+    ` in ${first.dtype}` : "", first.allowed === null ? "" :
+    `, rounding allows ${short(first.allowed)}`);
+  const letter = entry.family >= 0 ? h("span", {class: `letter f${entry.family % 6}`,
+    title: `family ${FAMILY(entry.family)}`}, FAMILY(entry.family)) : null;
+  const stages = Object.entries(entry.stages).map(([stage, value]) => `${stage} ${seconds(value)}`);
+  const wrong = outcome.verdict !== "pass";
+  return [
+    h("header", {class: "point-head"},
+      h("h2", {}, mark(outcome.verdict), " ", path(outcome.point || shortName(entry)), " ", letter),
+      h("p", {class: "quiet"}, path(outcome.nodeid), outcome.program ? [" · ",
+        path(outcome.program)] : null)),
+    facts([
+      ["finding", wrong && outcome.line ? path(outcome.line) : ""],
+      ["first wrong", wrong && first.where ? h("a", {href: linkTo({point: entry.key,
+        tensor: first.where})}, path(first.where)) : ""],
+      ["error", wrong ? error : null],
+      ["pattern", first.pattern ? name(first.pattern, "said") : ""],
+      ["so", first.cause ? name(first.cause, "said") : ""],
+      ["reason", wrong && !first.where && outcome.reason && !outcome.line.includes(
+        outcome.reason.slice(0, 40)) ? name(outcome.reason, "said") : ""],
+      ["look at", wrong && first.source ? [path(first.source), first.what ? [" (",
+        name(first.what, "said"), ")"] : null] : ""],
+      ["closest", !wrong && outcome.worst_name ? [path(outcome.worst_name),
+        `: ${short(outcome.worst)} of what is allowed`] : ""],
+      ["tensors", outcome.tensors.length ? `${outcome.tensors.join(" / ")} compared` : ""],
+      ["rerun", command(entry.rerun)],
+      ["time", `${seconds(outcome.seconds)}${stages.length ? `: ${stages.join(", ")}` : ""}`],
+    ])];
+}
+
+function panelOf(panel) {
+  const maker = draw[panel.type];
+  return maker ? maker(panel) : null;
+}
+
+function sectionOf(section, only) {
+  const wrong = section.verdict !== "pass";
+  return h("section", {class: "judged"},
+    h("h3", {}, mark(section.verdict), " ", name(section.judge),
+      section.what ? h("span", {class: "quiet"}, " ", path(section.what)) : null),
+    section.text ? h("details", {class: "message", open: wrong && only},
+      h("summary", {}, "Report"), h("pre", {tabindex: "0", role: "region",
+        "aria-label": "Report"}, section.text)) : null,
+    (section.panels || []).map((panel, i, all) => panelOf(panel.type === "maps" &&
+      all.findIndex((each) => each.type === "maps") < i ? {...panel, plain: true} : panel)),
+    (section.notes || []).length ? h("details", {class: "notes"},
+      h("summary", {}, `Not compared: ${section.notes.length}`),
+      h("ul", {}, section.notes.map((note) => h("li", {}, name(note, "said"))))) : null);
+}
+
+function drawPoint(entry) {
+  const article = document.getElementById("detail");
+  const failing = entry.sections.filter((section) => section.verdict !== "pass");
+  const order = [...failing, ...entry.sections.filter((section) => section.verdict === "pass")];
+  article.replaceChildren(...[h("p", {class: "back"}, h("a", {href: "#"}, "All points")),
+    headOf(entry), order.map((section) => sectionOf(section, true)), runOf(entry.run)]
+    .flat(3).filter(Boolean));
+}
+
+function runOf(number) {
+  const run = data.runs[number] || data.runs[0];
+  if (!run) return null;
+  const pairs = (values) => Object.entries(values).map(([key, value]) => `${key} ${value}`)
+    .join(" · ");
+  return h("section", {class: "run"}, h("h3", {}, "Settings and versions"), facts([
+    ["settings", pairs(run.settings) ? name(pairs(run.settings), "said") : "the defaults"],
+    ["versions", name(pairs(run.versions), "said")],
+    ["skipped", Object.entries(run.skipped).length ? h("ul", {}, Object.entries(run.skipped)
+      .map(([reason, count]) => h("li", {}, name(reason, "said"), ` (${count})`))) : ""],
+  ]));
+}
+
+// Before a Point is chosen: the causes of failures, and the Points closest to what is allowed.
+function drawOverview() {
+  const causes = data.families.map((family, number) => {
+    const lead = data.entries[family.lead];
+    const {first} = lead.outcome;
+    return h("section", {class: "cause"},
+      h("h3", {}, h("span", {class: `letter f${number % 6}`}, FAMILY(number)), " ",
+        h("a", {href: linkTo({point: lead.key})}, path(family.what))),
+      facts([
+        ["where", family.where ? name(family.where, "said") : ""],
+        ["error", family.size],
+        ["pattern", family.pattern ? name(family.pattern, "said") : ""],
+        ["so", family.cause ? name(family.cause, "said") : ""],
+        ["look at", first.source ? path(first.source) : ""],
+        [plural(family.members.length, "point"), path(family.points)],
+        ["rerun", command(lead.rerun)],
+      ]));
+  });
+  const passing = data.entries.filter((entry) => entry.outcome.verdict === "pass" &&
+    entry.outcome.worst !== null)
+    .sort((a, b) => asNumber(b.outcome.worst) - asNumber(a.outcome.worst)).slice(0, 25);
+  const closest = passing.length ? h("figure", {class: "panel"},
+    h("figcaption", {}, h("h4", {}, "Closest to the allowance"), h("p", {class: "quiet"},
+      "the largest error of each passing point, as a share of what rounding allows")),
+    scrolled(h("table", {class: "rows"}, h("thead", {}, h("tr", {}, ["point", "tensor",
+      "error ÷ allowed", "tensors"].map((each) => h("th", {scope: "col"}, each)))),
+    h("tbody", {}, passing.map((entry) => h("tr", {},
+      h("th", {scope: "row"}, h("a", {href: linkTo({point: entry.key})}, path(shortName(entry)))),
+      h("td", {}, path(entry.outcome.worst_name)),
+      h("td", {class: "share"}, h("span", {class: "share-bar", style: {width:
+        `${Math.min(100, 100 * asNumber(entry.outcome.worst))}%`}}), h("span", {},
+        short(entry.outcome.worst))),
+      h("td", {class: "number"}, entry.outcome.tensors.join(" / ")))))), "Closest")) : null;
+  document.getElementById("detail").replaceChildren(...[
+    h("h2", {class: causes.length ? null : "away"}, causes.length ? "What fails" : "All points pass"),
+    causes, closest, data.runs.map((_, number) => number).slice(0, 1).map(runOf)]
+    .flat(3).filter(Boolean));
+}

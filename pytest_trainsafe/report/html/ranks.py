@@ -1,0 +1,83 @@
+"""The panels of a group of ranks that failed: where each rank stood, and its last collectives."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.launch.collectives.collective import Collective, LedgerError, read_ledger
+from pytest_trainsafe.launch.failure import standing
+from pytest_trainsafe.launch.files import RankFiles
+from pytest_trainsafe.launch.result import GroupResult
+from pytest_trainsafe.report.panels import Event, Panel, State, Table, Timeline
+from pytest_trainsafe.report.sections import label
+
+#: The last collectives of each rank that are drawn, and the most ranks.
+MOST_CALLS, MOST_RANKS = 40, 64
+
+#: The most bytes of a ledger that is read: some ten thousand calls.
+_MOST_BYTES = 2**23
+
+
+def rank_panels(result: GroupResult) -> list[Panel]:
+    """A table of the ranks, and their last collectives in the order in which each made them."""
+    stood = standing(result)
+    shown = result.ranks[:MOST_RANKS]
+    left = len(result.ranks) - len(shown)
+    table = Table(
+        title="Where every rank stood",
+        columns=("rank", "stood", "", "last collective"),
+        rows=tuple(
+            (
+                f"rank {rank.rank}",
+                label(stood[rank.rank][0]),
+                "the odd one out" if stood[rank.rank][1] else "",
+                label(rank.last_collective),
+            )
+            for rank in shown
+        ),
+        note=f"{left} more ranks" if left else "",
+    )
+    calls = [_calls(result, rank.rank) for rank in shown]
+    longest = max(map(len, calls), default=0)
+    if not longest:
+        return [table]
+    begin = max(0, longest - MOST_CALLS)
+    events = [
+        Event(
+            rank.rank,
+            float(number),
+            1.0,
+            label(_short(call), 60),
+            label(call.op, 60),
+            _of_call(rank.status, stood[rank.rank][1], number == len(made) - 1),
+            label(call),
+        )
+        for rank, made in zip(shown, calls, strict=True)
+        for number, call in enumerate(made)
+        if number >= begin
+    ]
+    timeline = Timeline(
+        title="Collectives of every rank",
+        lanes=tuple(f"rank {rank.rank}" for rank in shown),
+        events=tuple(events[:2_000]),
+        unit="number of the rank's call",
+        note="Each bar is a call, in the order in which its rank made it. The last call of a rank "
+        "that did not end is the one in which it waits.",
+    )
+    return [table, timeline]
+
+
+def _calls(result: GroupResult, rank: int) -> list[Collective]:
+    path = RankFiles(result.folder, rank).ledger
+    try:
+        return read_ledger(path)[0] if path.stat().st_size <= _MOST_BYTES else []
+    except (LedgerError, OSError):
+        return []
+
+
+def _short(call: Collective) -> str:
+    return call.op if call.numel is None else f"{call.op} {'x'.join(map(str, call.shape or ()))}"
+
+
+def _of_call(status: str, odd: bool, last: bool) -> State:
+    if not last or status == "ok":
+        return ""
+    return "first" if odd else "wrong"

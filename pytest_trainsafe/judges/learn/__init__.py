@@ -11,7 +11,6 @@ relation    the interface of relations
 relations   the relations of the package
 registry    loads the relations of the package and those that a project adds
 columns     prepares the tables of calls and changes for the relations
-by_api      pairs claims with the calls of their API
 names       names families of APIs and kinds of variables
 features    computes the fields that preconditions read
 conditions  defines preconditions

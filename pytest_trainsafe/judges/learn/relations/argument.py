@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from pytest_trainsafe.judges.learn.by_api import by_api
 from pytest_trainsafe.judges.learn.check.checker import Checker, by_param, name_of
 from pytest_trainsafe.judges.learn.columns.frame import Bools, CallGroup, Frame, Ints, Keys
 from pytest_trainsafe.judges.learn.columns.ranks import mixed
@@ -33,6 +32,7 @@ from pytest_trainsafe.judges.learn.relation import (
     RelationBase,
     contents_of,
 )
+from pytest_trainsafe.judges.learn.relations.by_api import by_api
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 #: APIs from which data and seeds come.  Elsewhere a repeated value is no fault.

@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from pytest_trainsafe.judges.learn.by_api import by_api
 from pytest_trainsafe.judges.learn.check.checker import Checker, by_param, name_of
 from pytest_trainsafe.judges.learn.columns.frame import Bools, CallGroup, Floats, Frame
 from pytest_trainsafe.judges.learn.events.events import Call
@@ -36,6 +35,7 @@ from pytest_trainsafe.judges.learn.relation import (
     contents_of,
 )
 from pytest_trainsafe.judges.learn.relations.argument import SMALL
+from pytest_trainsafe.judges.learn.relations.by_api import by_api
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 _EQUAL = ("dtype", "device", "shape", "shape[0]", "shape[-1]", "digest")

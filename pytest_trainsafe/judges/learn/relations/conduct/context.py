@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from pytest_trainsafe.judges.learn.by_api import by_api
 from pytest_trainsafe.judges.learn.check.checker import Checker, by_param, name_of
 from pytest_trainsafe.judges.learn.columns.frame import Frame
 from pytest_trainsafe.judges.learn.events.events import Call
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judges.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judges.learn.relations.by_api import by_api
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 _APIS = ("torch.optim.*.step", "torch.autograd.backward", "torch.amp.GradScaler.step")

@@ -5,9 +5,10 @@ worker per core; with more threads, a training of one second took a minute.
 """
 
 import gc
+import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import hypothesis
 import pytest
 
 from pytest_trainsafe.fixtures.core import get_session
+from pytest_trainsafe.sweep.point_summary import PROPERTY, PointSummary
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -93,6 +95,17 @@ def never_hangs() -> Iterator[None]:
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def published(request: pytest.FixtureRequest) -> Callable[[], PointSummary]:
+    """Returns the summary of this test: its verdict, first Finding, notes and faults so far."""
+
+    def summary() -> PointSummary:
+        found: PointSummary = json.loads(dict(request.node.user_properties)[PROPERTY])
+        return found
+
+    return summary
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -24,14 +23,14 @@ def failure(candidate, reference) -> str:
     return " ".join(str(failure.value).split())
 
 
-def notes(request) -> str:
-    return " ".join(json.loads(dict(request.node.user_properties)["trainsafe"])["notes"])
+def notes(published) -> str:
+    return " ".join(published()["notes"])
 
 
 @pytest.mark.trainsafe(clipped, dp=2, dtype="float64")
-def test_a_program_that_clips_gradients_passes(candidate_trace, reference_trace, request):
+def test_a_program_that_clips_gradients_passes(candidate_trace, reference_trace, published):
     assert_trainsafe(candidate_trace, reference_trace)
-    assert "not compared" not in notes(request)
+    assert "not compared" not in notes(published)
 
 
 @pytest.mark.trainsafe(clipped, dp=2, dtype="float64", args={"sharded": True})
@@ -94,10 +93,10 @@ def test_a_fault_in_a_backward_outside_of_micro_batches_is_found_at_its_module(
 
 @pytest.mark.trainsafe(normed, dp=2, dtype="float64")
 def test_batch_norm_statistics_may_differ_between_dp_ranks(
-    candidate_trace, reference_trace, request
+    candidate_trace, reference_trace, published
 ):
     assert_trainsafe(candidate_trace, reference_trace)
-    noted = notes(request)
+    noted = notes(published)
     own = "norm.running_mean, norm.running_var, norm.num_batches_tracked, at least in part: it may"
     assert own in noted
     assert "buffer rank, at least in part: its initial values on rank 1 differ from the" in noted
@@ -107,10 +106,10 @@ def test_batch_norm_statistics_may_differ_between_dp_ranks(
 
 @pytest.mark.trainsafe(normed, tp=2, dtype="float64", accept=["in-effect"])
 def test_batch_norm_statistics_of_tp_ranks_are_not_noted_as_uncompared(
-    candidate_trace, reference_trace, request
+    candidate_trace, reference_trace, published
 ):
     assert_trainsafe(candidate_trace, reference_trace)
-    assert "norm.running_mean" not in notes(request)
+    assert "norm.running_mean" not in notes(published)
 
 
 @pytest.mark.trainsafe(
@@ -141,17 +140,19 @@ def test_a_replicated_buffer_that_differs_on_one_rank_is_found(
 
 
 @pytest.mark.trainsafe(read, dp=2, dtype="float64")
-def test_equal_batches_add_no_note_on_uncompared_tensors(candidate_trace, reference_trace, request):
+def test_equal_batches_add_no_note_on_uncompared_tensors(
+    candidate_trace, reference_trace, published
+):
     assert_trainsafe(candidate_trace, reference_trace)
-    assert notes(request).count("not compared") == 1  # that the test trains one step
+    assert notes(published).count("not compared") == 1  # that the test trains one step
 
 
 @pytest.mark.trainsafe(read, cp=2, dtype="float64", args={"local": True})
 def test_positions_counted_within_a_cp_shard_pass_with_a_note(
-    candidate_trace, reference_trace, request
+    candidate_trace, reference_trace, published
 ):
     assert_trainsafe(candidate_trace, reference_trace)
-    assert "the model's inputs input.1" in notes(request)
+    assert "the model's inputs input.1" in notes(published)
 
 
 FAULTS = {

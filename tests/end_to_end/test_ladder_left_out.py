@@ -5,8 +5,6 @@ The same holds if only the candidate cannot; a candidate that fails in every dty
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from pytest_trainsafe import assert_trainsafe
@@ -18,11 +16,11 @@ from tests.support.end_to_end.single_precision_program import train
 
 @pytest.mark.trainsafe(train, dp=2)
 def test_float64_is_skipped_with_a_note_if_the_program_cannot_run_in_it(
-    candidate_trace, reference_trace, request
+    candidate_trace, reference_trace, published
 ):
     assert_trainsafe(candidate_trace, reference_trace)
 
-    summary = json.loads(dict(request.node.user_properties)["trainsafe"])
+    summary = published()
     assert [rung["dtype"] for rung in summary["rungs"]] == ["float32"]
     assert "float64 was skipped: the reference cannot run in it" in summary["notes"][0]
     assert "no kernel for torch.float64, at " in summary["notes"][0]
@@ -44,11 +42,11 @@ def test_a_missing_all_reduce_is_found_in_float32_if_float64_is_skipped(
 
 @pytest.mark.trainsafe(half_single_program.train, dp=2, candidate_args={"fused": "float32"})
 def test_float64_is_skipped_with_a_note_if_only_the_candidate_cannot_run_in_it(
-    candidate_trace, reference_trace, request
+    candidate_trace, reference_trace, published
 ):
     assert_trainsafe(candidate_trace, reference_trace)
 
-    summary = json.loads(dict(request.node.user_properties)["trainsafe"])
+    summary = published()
     assert [rung["dtype"] for rung in summary["rungs"]] == ["float32"]
     note = summary["notes"][0]
     assert note.startswith("float64 was skipped: the candidate cannot run in it (rank ")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from pytest_trainsafe import assert_trainsafe
@@ -110,10 +108,10 @@ def test_parameters_that_are_not_gathered_are_located_in_the_optimizer_step(sear
 
 @planted("pp-stage-division", pp=2, dtype=["float64"])
 def test_layers_on_no_stage_are_located_in_the_initial_parameters(
-    candidate_trace, reference_trace, localizing, request
+    candidate_trace, reference_trace, localizing, published
 ):
     with pytest.raises(TrainsafeFailure):
         assert_trainsafe(candidate_trace, reference_trace)
-    summary = json.loads(dict(request.node.user_properties)["trainsafe"])
+    summary = published()
     assert bugs.find("pp-stage-division").localised(summary["faults"])
     assert summary["faults"] == [["initial", "decoder.layers.4"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -23,13 +22,13 @@ def failure(candidate, reference):
 
 
 @pytest.mark.trainsafe(train, tp=2, candidate_args={"bug": "between"})
-def test_the_report_names_module_axis_and_line(candidate_trace, reference_trace, request):
+def test_the_report_names_module_axis_and_line(candidate_trace, reference_trace, published):
     text = failure(candidate_trace, reference_trace)
 
     assert "faulty Block.forward of blocks.1, outside its submodules: given equal outputs" in text
     assert "axis tp: at tp=1 the fault is gone" in text
     assert "stack_program.py:" in text.partition("look at")[2]
-    summary = json.loads(dict(request.node.user_properties)["trainsafe"])
+    summary = published()
     assert summary["seconds"]["localize"] > 0
 
 
@@ -108,7 +107,7 @@ TIED = {**bugs.find("zero-tied-embedding").arguments, "hidden": 32}
     dtype=["float64"],
 )
 def test_a_wrong_reduction_of_a_tied_embedding_is_localised_with_its_collectives(
-    candidate_trace, reference_trace, request
+    candidate_trace, reference_trace, published
 ):
     text = failure(candidate_trace, reference_trace)
 
@@ -118,7 +117,7 @@ def test_a_wrong_reduction_of_a_tied_embedding_is_localised_with_its_collectives
     assert "reduced by reduce_scatter_tensor(SUM) over dp at" in text
     assert "all_reduce(SUM) over pp at" in text
     assert ", called at" in text.partition("all_reduce(SUM) over pp at")[2].partition("axis")[0]
-    summary = json.loads(dict(request.node.user_properties)["trainsafe"])
+    summary = published()
     assert summary["faults"] == [["reduction", "embedding.word_embeddings.weight"]]
 
 
@@ -129,14 +128,14 @@ SHALLOW = {"layers": 3, "hidden": 32}
     gpt.train, pp=2, args=SHALLOW, candidate_args={"bug": "pp-stage-division"}, dtype=["float64"]
 )
 def test_a_layer_on_no_stage_is_blamed_on_the_stage_division(
-    candidate_trace, reference_trace, request
+    candidate_trace, reference_trace, published
 ):
     text = failure(candidate_trace, reference_trace)
 
     assert "faulty the initial parameters, before the first step: no rank holds" in text
     assert "no rank holds decoder.layers.2; the division into stages leaves it out" in text
     assert "in decoder.layers, rank 0 of pp has 0; rank 1 of pp has 1" in text
-    summary = json.loads(dict(request.node.user_properties)["trainsafe"])
+    summary = published()
     assert summary["faults"] == [["initial", "decoder.layers.2"]]
 
 

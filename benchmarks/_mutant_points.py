@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -165,8 +165,10 @@ class Covered:
         return self.shares(file, lines) and not self.runs(file, lines)
 
 
-def covered(session: Session, packages: Packages, memory: Path) -> dict[Place, Covered]:
-    """The lines that every place runs, measured once for each state of the sources.
+def covered(
+    session: Session, packages: Packages, memory: Path, places: Sequence[Place] = PLACES
+) -> dict[Place, Covered]:
+    """The lines that each of the places runs, measured once for each state of the sources.
 
     They are kept in the file `memory`.
     """
@@ -174,7 +176,7 @@ def covered(session: Session, packages: Packages, memory: Path) -> dict[Place, C
     state = _state(packages)
     if known.get("state") != state:
         known = {"state": state}
-    for place in PLACES:
+    for place in places:
         if str(place) not in known:
             known[str(place)] = [
                 _measured(session, packages, place, place.point),
@@ -184,7 +186,7 @@ def covered(session: Session, packages: Packages, memory: Path) -> dict[Place, C
             memory.write_text(json.dumps(known))
     return {
         place: Covered(*({f: set(n) for f, n in each.items()} for each in known[str(place)]))
-        for place in PLACES
+        for place in places
     }
 
 

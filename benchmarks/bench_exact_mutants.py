@@ -36,6 +36,8 @@ from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 
 SEEDS = (0, 1, 2)
+#: Compiled code cannot run on exact numbers.
+RUN = tuple(each for each in PLACES if not dict(each.axes).get("compile", False))
 WORDS = {"pass": "proved", "fail": "refuted", "inconclusive": "not covered"}
 
 
@@ -54,7 +56,8 @@ def main() -> None:
         )
         session = Session(settings, Path(temporary))
         try:
-            lines = covered(session, packages, asked.rows.with_suffix(".lines.json"))
+            memory = asked.rows.with_suffix(".lines.json")
+            lines = covered(session, packages, memory, RUN)
             for number, mutation in enumerate(sample(mutations(MODELS / MUTATED), 10**6, seed)):
                 if len(rows) >= asked.sample or time.perf_counter() - began > asked.minutes * 60:
                     break
@@ -82,7 +85,7 @@ def judged(
 ) -> dict[str, str] | None:
     """The outcome of one mutant; None if no Point runs its lines in the candidate."""
     at = mutation.file, mutation.lines
-    place = next((each for each in PLACES if lines[each].runs(*at) and _runs(each)), None)
+    place = next((each for each in RUN if lines[each].runs(*at)), None)
     if place is None:
         return None
     package = packages.mutant(mutation, f"exact_mutant_{number}")
@@ -95,11 +98,6 @@ def judged(
         shutil.rmtree(package)
     print(outcome, mutation.id, "at", place, why[:100], file=sys.stderr, flush=True)
     return {"outcome": outcome, "place": str(place), "why": why[:300]}
-
-
-def _runs(place: Place) -> bool:
-    """Whether a Point can run on exact numbers; compiled code cannot."""
-    return not dict(place.axes).get("compile", False)
 
 
 def _outcome(

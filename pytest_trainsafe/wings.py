@@ -11,9 +11,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-#: The judges that `assert_trainsafe` asks, in their order: the comparison, then by cost.
+#: The judges that `assert_trainsafe` asks, in their order: those of rungs, then by cost.
 JUDGES = (
     "pytest_trainsafe.judges.compare.judge:CompareJudge",
+    "pytest_trainsafe.judges.exact.judge:ProofJudge",
     "pytest_trainsafe.judges.replay.rng.judge:ReplayJudge",
     "pytest_trainsafe.judges.learn.judge:LearnJudge",
 )

@@ -17,6 +17,9 @@ from pytest_trainsafe.compat.dispatch_modes import CompilableMode, without_modes
 from pytest_trainsafe.compat.operators import OpOverload
 from pytest_trainsafe.compat.tensors import is_fake_class
 
+#: The operator whose semantics a reduction over ranks has, whatever calls it.
+_REDUCTION = "c10d.allreduce_"
+
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -60,6 +63,19 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
         """Accept tensors that hold packed numbers already."""
         for each in tensors:
             self._origins.note(each)
+
+    def reduced_over(self, x: torch.Tensor, group: Any, kind: str) -> torch.Tensor:
+        """The reduction of numbers over the ranks of a group that is written in Python."""
+        from pytest_trainsafe.arithmetic.semantics.collectives import reduced
+
+        if _REDUCTION not in self.semantics:
+            raise MissingSemanticsError(_REDUCTION)
+        self._check(_REDUCTION, [x])
+        self.met[_REDUCTION] += 1
+        with without_modes(), torch.no_grad():
+            result = reduced(self.numbers, x, group, kind)
+        self._origins.note(result)
+        return result
 
     def __torch_dispatch__(
         self,

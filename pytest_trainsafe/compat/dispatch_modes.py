@@ -1,10 +1,10 @@
 """Modes of torch's dispatcher, which see each operator: hiding, ordering and counting them.
 
-Needs `TorchDispatchMode`, `_disable_current_modes` and the method `_should_skip_dynamo` of modes in
-torch.utils._python_dispatch; `_len_torch_dispatch_stack`, `_push_on_torch_dispatch_stack`,
-`_pop_torch_dispatch_stack`, `_get_dispatch_mode` and `_TorchDispatchModeKey` of torch._C.  torch
-2.10 to 2.14 have them, except for `_should_skip_dynamo`: torch 2.10 has no such method, and does
-not ask for it.
+Needs `TorchDispatchMode`, `_disable_current_modes`, `_get_current_dispatch_mode_stack` and the
+method `_should_skip_dynamo` of modes in torch.utils._python_dispatch; and
+`_len_torch_dispatch_stack`, `_push_on_torch_dispatch_stack`, `_pop_torch_dispatch_stack`,
+`_get_dispatch_mode` and `_TorchDispatchModeKey` of torch._C.  torch 2.10 to 2.14 have them, except
+for `_should_skip_dynamo`: torch 2.10 has no such method, and does not ask for it.
 
 Without `TorchDispatchMode`, operators that torch's own code calls are not seen.  Without the other
 names, the operators that the package itself calls are not hidden from the program's modes.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_trainsafe.compat.private import Capability
 
@@ -36,9 +36,18 @@ class _NoMode:
 
 
 if TYPE_CHECKING:
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 else:
     TorchDispatchMode = MODES.of(_FILE, "TorchDispatchMode") or _NoMode
+
+
+class ReducingMode(Protocol):
+    """A mode on whose numbers a reduction over ranks must be computed by itself."""
+
+    def reduced_over(self, x: torch.Tensor, group: Any, kind: str) -> torch.Tensor:
+        """The reduction of `x` over the ranks of a group, which all call this, as a new tensor."""
+        ...
 
 
 class CompilableMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -59,6 +68,7 @@ class CompilableMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 #: How many modes are active in this thread; 0 if that is off.
 modes_active: Callable[[], int] = STACK.of(_C, "_len_torch_dispatch_stack") or (lambda: 0)
 
+_stack = STACK.of(_FILE, "_get_current_dispatch_mode_stack")
 _disabled = STACK.of(_FILE, "_disable_current_modes")
 _push = STACK.of(_C, "_push_on_torch_dispatch_stack")
 _pop = STACK.of(_C, "_pop_torch_dispatch_stack")
@@ -76,6 +86,16 @@ def without_modes() -> AbstractContextManager[object]:
         return nullcontext()
     context: AbstractContextManager[object] = _disabled()
     return context
+
+
+def reducing_mode() -> ReducingMode | None:
+    """The innermost active mode that computes reductions over ranks; None if there is none.
+
+    torch gives such a mode the operators of process groups that are written in C++ only.
+    """
+    if _stack is None or not modes_active():
+        return None
+    return next((mode for mode in reversed(_stack()) if hasattr(mode, "reduced_over")), None)
 
 
 def on_fake_tensors() -> bool:

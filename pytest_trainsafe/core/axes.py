@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_trainsafe.core.mesh import Mesh
 from pytest_trainsafe.core.point import MESH_AXES, AxisValue
-from pytest_trainsafe.core.rungs.table import DTYPES
+from pytest_trainsafe.core.rungs.table import rung_choices
 from pytest_trainsafe.core.usage import listing, shown
 from pytest_trainsafe.errors import SweepError
 
@@ -35,20 +35,25 @@ class Axis:
     """A named dimension of a sweep and the values it takes.
 
     `types` holds the accepted types; True is not accepted as an int.  An axis of floats also takes
-    integers, and turns them into floats.  `choices`, if not empty,
-    lists the only values that are allowed.  `minimum` is the smallest integer that is allowed.
+    integers, and turns them into floats.  `choices`, if not empty, lists the only values that are
+    allowed, or is a function that returns them.  `minimum` is the smallest integer that is allowed.
     """
 
     name: str
     types: tuple[type, ...]
     minimum: int | None = None
-    choices: tuple[AxisValue, ...] = ()
+    choices: tuple[AxisValue, ...] | Callable[[], tuple[AxisValue, ...]] = ()
+
+    @property
+    def listed(self) -> tuple[AxisValue, ...]:
+        """The only values that are allowed; empty if they cannot be listed."""
+        return self.choices() if callable(self.choices) else self.choices
 
     @property
     def allowed(self) -> str:
         """What this axis takes, in words."""
-        if self.choices:
-            return "one of " + listing(str(choice) for choice in self.choices)
+        if self.listed:
+            return "one of " + listing(str(choice) for choice in self.listed)
         words = []
         for kind in self.types:
             if kind is int:
@@ -72,7 +77,7 @@ class Axis:
             value = float(value) if abs(value) <= MAX_INTEGER else math.inf
         good = (
             type(value) in self.types
-            and (not self.choices or value in self.choices)
+            and (not self.listed or value in self.listed)
             and (type(value) is not int or self.minimum is None or value >= self.minimum)
             and (type(value) is not float or math.isfinite(value))
         )
@@ -130,7 +135,7 @@ AXES: dict[str, Axis] = {
         Axis("compile", (bool,)),
         # Frameworks name their recompute modes ("full", "selective"); a bool turns it on or off.
         Axis("recompute", (bool, str)),
-        Axis("dtype", (str,), choices=DTYPES),
+        Axis("dtype", (str,), choices=rung_choices),  # projects add rungs
     )
 }
 

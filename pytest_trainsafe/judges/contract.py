@@ -65,7 +65,11 @@ class Judge(Protocol):
     The judges of `assert_trainsafe` are created without arguments, once per process; those that an
     assertion asks alone (`alone`) are created with what the assertion was given.  A class may also
     have `checks`, a mapping from the names of its checks that can be inconclusive to what they
-    mean: `accept` then takes these names.
+    mean: `accept` then takes these names.  A judge whose attribute `of_rungs` is true judges rungs:
+    `assert_trainsafe` asks it only about tests that are judged at a rung whose `judge` it is.
+    Where it is not asked and the test fails, it may still explain the failure: its method
+    `explain(case, runs, options, lead)` gets the first failing finding, and returns a Judgement or
+    None.
     """
 
     #: The name in findings, in reports and in the summary: "compare", "replay".

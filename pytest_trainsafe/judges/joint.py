@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_trainsafe.core.finding import Finding, Verdict
-from pytest_trainsafe.judges.contract import Judgement, JudgeOptions, worst
+from pytest_trainsafe.judges.contract import Judge, Judgement, JudgeOptions, worst
 from pytest_trainsafe.judges.first_of import first_of
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.judges.registry import judges
@@ -56,27 +56,52 @@ def judge_case(
     Raises GroupFailure if the ranks of a Run did not finish.
     """
     case = candidate.case
-    available = judges(case.settings.judges)
+    every = judges(case.settings.judges)
+    available = [each for each in every if _is_asked(each, case)]
     runs = Runs(candidate, reference)
     for judge in available:
         runs.start(judge.required_runs(case))
     options = JudgeOptions(loosen, frozenset((*accept, *case.settings.accept)), expect)
     joint = JointJudgement([judge.judge(case, runs, options) for judge in available], case)
+    if joint.verdict == "fail":
+        lead = next(finding for finding in joint.findings if finding.verdict == "fail")
+        more = (_explain(each, case, runs, options, lead) for each in every)
+        joint = replace(joint, judgements=[*joint.judgements, *filter(None, more)])
     if candidate.runs.publish is not None:
         candidate.runs.publish(_summary(joint, case))
     return joint
 
 
+def _is_asked(judge: Judge, case: Case) -> bool:
+    """Whether a judge is asked about a test: one that judges rungs only if it has one of them."""
+    return not getattr(judge, "of_rungs", False) or bool(case.rungs_of(judge.name))
+
+
+def _explain(
+    judge: Judge, case: Case, runs: Runs, options: JudgeOptions, lead: Finding
+) -> Judgement | None:
+    """What a judge that was not asked says of the first failing finding; None if nothing."""
+    explain = getattr(judge, "explain", None)
+    if explain is None or _is_asked(judge, case):
+        return None
+    found: Judgement | None = explain(case, runs, options, lead)
+    return found
+
+
 def _summary(joint: JointJudgement, case: Case) -> PointSummary:
     """The Point's summary: that of the first judge with one, with the verdict and notes of all.
 
-    If another judge's verdict is worse, its first finding is the reason.
+    It has the rungs of all judges.  If another judge's verdict is worse, its first finding is the
+    reason.
     """
     own = next((each for each in joint.judgements if hasattr(each, "summary")), None)
     summary: PointSummary = {"point": str(case.point), "verdict": "pass"}
     if own is not None:
         summary = own.summary
     others = [each for each in joint.judgements if each is not own]
+    more = [rung for each in others for rung in getattr(each, "summary", {}).get("rungs", [])]
+    if more:
+        summary["rungs"] = [*summary.get("rungs", []), *more]
     summary["notes"] = [*summary.get("notes", []), *(t for j in others for t in j.not_compared)]
     artefacts: dict[str, str] = {}
     for each in joint.judgements:

@@ -64,8 +64,10 @@ def _rows(finding: Finding, label: str) -> Sequence[str]:
     lines = row(label, f"{about}{first} ({finding.check})")
     for each in more:
         lines += row("", each.strip())
-    if finding.pattern is not None and finding.pattern.cause:
-        lines += row("so", finding.pattern.cause)
+    if finding.pattern is not None:
+        lines += row("pattern", finding.pattern.text)
+        if finding.pattern.cause:
+            lines += row("so", finding.pattern.cause)
     if finding.source:
         lines += row("look at", finding.source)
     return lines

@@ -65,6 +65,7 @@ class RequestedRuns:
         except GroupFailure as failure:
             # Its text has the ranks' tracebacks; the frames of the waiting code add nothing.
             raise failure.with_traceback(None) from None
+        self.scheduler.finished.add((spec.program, spec.file, spec.dtype))
         if run.cache_key:
             self.reused[run.cache_key] = run.reused
         if timed:

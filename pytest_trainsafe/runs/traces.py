@@ -136,6 +136,10 @@ class Traces:
         """
         return self._program not in self.runs.deciding
 
+    def has_run(self, dtype: str) -> bool:
+        """Whether a Run of the program in `dtype` has finished in this session, in any test."""
+        return (*self._program, dtype) in self.runs.scheduler.finished
+
     def rewritten(
         self,
         dtype: str,

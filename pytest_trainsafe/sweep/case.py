@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.axes import parallel_axes
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.rungs.table import RECIPE, default_ladder
+from pytest_trainsafe.core.rungs.table import RECIPE, default_ladder, rung_named
 from pytest_trainsafe.sweep.expectation import Expectation
 from pytest_trainsafe.sweep.program import Program
 
@@ -36,7 +36,10 @@ class Case:
 
     @property
     def dtype(self) -> str:
-        """The dtype of the training recipe: that of the Point, or float32 if it has none."""
+        """The dtype of the training recipe: that of the Point, or float32 if it has none.
+
+        It is the name of a rung, such as "exact", if the Point is on this rung alone.
+        """
         return str(self.point.get("dtype", RECIPE))
 
     @property
@@ -55,11 +58,15 @@ class Case:
     def rungs(self) -> tuple[str, ...]:
         """The dtypes in which to judge, widest first, or as the settings list them.
 
-        Without a setting these are float64, float32 and the dtype of the recipe.  A dtype that is
-        narrower than the recipe's is left out.  So is a dtype in which the program cannot be a
-        candidate, unless it is the recipe's.
+        Without a setting these are float64, float32 and the dtype of the recipe; or the rung that
+        the Point names as its dtype, alone.  A dtype that is narrower than the recipe's is left
+        out.  So is a dtype in which the program cannot be a candidate, unless it is the recipe's.
         """
         if self.settings.dtypes:
             return self.settings.dtypes
         wanted = default_ladder(self.dtype)
         return tuple(d for d in wanted if d in self.program.traits.dtypes or d == self.dtype)
+
+    def rungs_of(self, judge: str) -> tuple[str, ...]:
+        """Those of `rungs` that a judge judges, by its name."""
+        return tuple(name for name in self.rungs if rung_named(name).judge == judge)

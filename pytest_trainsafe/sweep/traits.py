@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from pytest_trainsafe.core.mesh import DEFAULT, Mesh
-from pytest_trainsafe.core.rungs.table import DTYPES
+from pytest_trainsafe.core.rungs.table import DTYPES, WIDEST, path_of, rung_choices
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import SweepError
 
@@ -42,6 +42,17 @@ class Traits:
     mesh: Mesh = DEFAULT
     relations: tuple[Any, ...] = ()
     refusals: frozenset[str] = frozenset({"NotImplementedError"})
+
+    @property
+    def drawn_dtypes(self) -> tuple[str, ...]:
+        """The dtypes in which a candidate can be judged, with the rungs that are added to them.
+
+        Added rungs compute in place of the widest dtype, so they are left out if it is.
+        """
+        added = WIDEST in self.dtypes
+        return tuple(
+            name for name in rung_choices() if name in self.dtypes or (added and path_of(name))
+        )
 
 
 def give_traits(function: _Function, traits: Traits) -> _Function:

@@ -1,10 +1,14 @@
 """Exact numbers between real ranks: collectives, and torch's own ways to train in parallel."""
 
+import warnings
+
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 from pytest_trainsafe.arithmetic import Doubles, ExactMode, Residues
+from tests.support.launch.in_turn import in_turn
 
 
 def reals(seed, *shape):
@@ -33,6 +37,7 @@ def collectives(mode):
         total, largest = inputs[0] + inputs[1], torch.maximum(*inputs)
         for name, op, right in (
             ("sum", dist.ReduceOp.SUM, total),
+            ("avg", dist.ReduceOp.AVG, total / 2),
             ("max", dist.ReduceOp.MAX, largest),
         ):
             x = mine.clone()
@@ -148,25 +153,36 @@ def same(kind, clip):
     return all(bool((a == b).all()) for a, b in zip(one, other, strict=True))
 
 
+def results():
+    """What is exact between the two ranks of the default group, by name."""
+    torch.set_default_dtype(torch.float64)
+    found = twice(collectives)
+    found["DistributedDataParallel"] = twice(data_parallel)
+    found["no_sync is noticed"] = not twice(lambda mode: data_parallel(mode, False))
+    found["fully_shard"] = same("fsdp", True)
+    found["the same data is noticed"] = not same("fsdp with the same data", True)
+    found["tensor parallel"] = same("tensor parallel", False)
+    return found
+
+
 def on_rank():
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float64)
     dist.init_process_group("gloo")
     try:
-        results = twice(collectives)
-        results["DistributedDataParallel"] = twice(data_parallel)
-        results["no_sync is noticed"] = not twice(lambda mode: data_parallel(mode, False))
-        results["fully_shard"] = same("fsdp", True)
-        results["the same data is noticed"] = not same("fsdp with the same data", True)
-        results["tensor parallel"] = same("tensor parallel", False)
+        return results()
     finally:
         dist.destroy_process_group()
-    return results
 
 
-def test_collectives_and_torchs_own_parallel_training_are_exact(torchrun_group):
-    ranks = torchrun_group.run(on_rank, world_size=2)
+@pytest.mark.parametrize("launcher", ["processes", "threads"])
+def test_collectives_and_torchs_own_parallel_training_are_exact(launcher, torchrun_group):
+    if launcher == "threads":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # newer releases of torch rename collectives
+            ranks = in_turn(results, 2)
+    else:
+        ranks = torchrun_group.run(on_rank, world_size=2)
     assert [[name for name, right in each.items() if not right] for each in ranks] == [[], []]
-    assert len(ranks[0]) == 18
+    assert len(ranks[0]) == 19

@@ -76,7 +76,8 @@ def test_open_values_of_a_size_surround_its_default():
     program = read_marker([train], {"tp": [1]}).program
     assert open_values(program, "tp", 3) == (1, 2, 3)
     assert open_values(program, "tied", 3) == (False, True)
-    assert open_values(program, "dtype", 3) == ("float64", "float32", "bfloat16", "float16")
+    dtypes = open_values(program, "dtype", 3)
+    assert dtypes == ("float64", "float32", "bfloat16", "float16", "exact")
 
 
 @pytest.mark.parametrize("name", ["vocabulary", "vocab_size", "padded_vocab", "num_classes"])

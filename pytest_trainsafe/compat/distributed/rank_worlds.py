@@ -20,6 +20,12 @@ WORLD = ("torch.distributed.distributed_c10d", ("_world", "_default_pg_init_meth
 #: Where DTensor keeps the state of its random numbers.
 DTENSOR_RANDOM = ("torch.distributed.tensor._random", ("_rng_tracker",))
 
+#: Where DTensor keeps its own versions of operators; `loss_parallel` adds some and removes them.
+DTENSOR_OPERATORS = (
+    "torch.distributed.tensor._api",
+    ("DTensor._op_dispatcher._custom_op_handlers",),
+)
+
 #: The name under which torch knows the backend.
 BACKEND = "trainsafe_threads"
 

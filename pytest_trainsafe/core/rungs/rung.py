@@ -84,6 +84,7 @@ class Rung:
         casts       whether its rounding is negligible, so that a cast to a narrower dtype in the
                     program determines how large errors may be
         device      the type of device that its Runs need, "" for that of the test
+        judge       the name of the judge that judges Runs in it
 
     `safety` and `floor` were calibrated on clean programs; docs/tolerances.md has the figures.
     """
@@ -104,6 +105,7 @@ class Rung:
     optional: bool = False
     casts: bool = False
     device: str = ""
+    judge: str = "compare"
     method: str = ""
     arithmetic_path: str = "pytest_trainsafe.core.rungs.floating:FLOATING"
 

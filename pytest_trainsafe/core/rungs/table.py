@@ -151,7 +151,12 @@ def _imported(name: str, path: str) -> Rung:
 
 
 def default_ladder(recipe: str) -> tuple[str, ...]:
-    """The rungs at which a recipe in the dtype `recipe` is judged if no setting names any."""
+    """The rungs at which a recipe in the dtype `recipe` is judged if no setting names any.
+
+    A rung that wings or projects add is no dtype that a recipe rounds to, and is judged alone.
+    """
+    if recipe not in DTYPES:
+        return (recipe,)
     lowest = DTYPES.index(recipe)
     ladder = dict.fromkeys((WIDEST, RECIPE, recipe))
     return tuple(name for name in ladder if DTYPES.index(name) <= lowest)

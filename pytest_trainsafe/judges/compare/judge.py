@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement
@@ -18,6 +19,7 @@ class CompareJudge:
     """The judge that compares a candidate with its reference in one dtype after another."""
 
     name = "compare"
+    of_rungs = True
 
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
         """The Runs in the first dtype that can start at once; the ladder requests all others later.
@@ -25,11 +27,15 @@ class CompareJudge:
         The candidate may have to replay decisions of the reference in the first dtype.  Its Run is
         then requested later, when the reference has finished.
         """
-        first = case.rungs[0]
+        first = case.rungs_of(self.name)[0]
         waits = rung_named(first).awaits_decisions
         roles: tuple[Role, ...] = ("candidate", "reference")
         return [spec_of(case, role, first) for role in roles if role != "candidate" or not waits]
 
     def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> LadderJudgement:
         """Compare the candidate with its reference, dtype by dtype, down to the first failure."""
-        return climb(runs.candidate, runs.reference, options.loosen, tuple(options.accept))
+        candidate, reference, own = runs.candidate, runs.reference, case.rungs_of(self.name)
+        if own != case.rungs:
+            case = replace(case, settings=replace(case.settings, dtypes=own))
+            candidate, reference = (replace(each, case=case) for each in (candidate, reference))
+        return climb(candidate, reference, options.loosen, tuple(options.accept))

@@ -6,7 +6,8 @@ operators are those of `arithmetic`.
 instrument   what happens in the ranks
 events       the decisions of a rank, and the operators that it met
 numbers      what alignment and judging ask of exact numbers
-judge        asks for the Runs, and turns their comparison into proved, refuted or not covered
+judge        the registered judge
+proof        asks for the Runs, and turns their comparison into proved, refuted or not covered
 certificate  the file that says what was proved; certify makes its content from Runs
 rerun        runs a certificate again, for `python -m pytest_trainsafe certificate` (command)
 text         the sentences of reports
@@ -14,6 +15,9 @@ text         the sentences of reports
 
 #: The judge's name, which its findings carry.
 JUDGE = "exact"
+
+#: The rung that it judges.
+RUNG = "exact"
 
 #: The checks that can be inconclusive, and what each then means.
 CHECKS = {

@@ -1,85 +1,46 @@
-"""Judges whether a parallel program computes what its reference computes, on exact numbers.
+"""The registered judge of exact numbers; `proof` does its work.
 
-The comparison is that of the compare judge, at the rung `exact`: its alignment, patterns and guards
-serve exact numbers through their arithmetic.  A proof needs more Runs, with other random residues;
-a refutation needs float64 to confirm it, because some equal functions differ on exact numbers
-(`arithmetic/residues.py`).
+It judges tests at the rung `exact`.  For all other tests `proof`, with the semantics of all
+operators, is not imported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from pytest_trainsafe.arithmetic import ExactError
-from pytest_trainsafe.arithmetic.packing import error_bound
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.core.rungs.table import WIDEST
-from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.judgement import LadderJudgement
-from pytest_trainsafe.judges.compare.ladder.ladder import climb
 from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
-from pytest_trainsafe.judges.exact import JUDGE
-from pytest_trainsafe.judges.exact.certificate import Certificate, write
-from pytest_trainsafe.judges.exact.certify import certified, hashed
-from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.judges.exact import JUDGE, RUNG
+from pytest_trainsafe.runs.specs import Role, spec_of
 from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.trace.run_spec import RunSpec
 
-RUNG = "exact"
-
-#: The largest probability of a missed difference that counts as a proof.
-MOST = 1e-9
-
-#: The most seeds that are tried.
-MOST_SEEDS = 8
-
-#: What a program may do that exact numbers cannot: the errors of `arithmetic/errors.py`.
-_NOT_COVERED = frozenset(each.__name__ for each in ExactError.__subclasses__())
+if TYPE_CHECKING:
+    from pytest_trainsafe.judges.exact.proof import ProofJudgement
 
 
-@dataclass(frozen=True, slots=True)
-class ProofJudgement(FindingsJudgement):
-    """The judgement of `assert_proved_equivalent`.
-
-    `compared` is the comparison on exact numbers, None if there is none; `confirmed` says that
-    float64 refutes the equality too.  `error` bounds the probability of a missed difference.
-    `certificate` is that of a proof.
-    """
-
-    compared: LadderJudgement | None = None
-    confirmed: bool = False
-    error: float = 1.0
-    certificate: Certificate | None = None
-    panels: ClassVar[str] = "pytest_trainsafe.judges.exact.panels"
-    text: ClassVar[str] = "pytest_trainsafe.judges.exact.text"
-
-    @property
-    def summary(self) -> PointSummary:
-        """The Point's entry in the summary: that of the comparison, with this verdict."""
-        own: PointSummary = {"point": self.what.rpartition(" at ")[2], "verdict": self.verdict}
-        if self.compared is not None:
-            own = self.compared.summary | own
-        if self.verdict == "inconclusive":
-            own["reason"] = self.findings[0].message
-        return own
-
-
-@dataclass(frozen=True, slots=True)
 class ProofJudge:
     """Judges whether candidate and reference compute the same function of their initial values."""
 
     name = JUDGE
+    of_rungs = True
 
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
-        """Nothing: the comparison requests its Runs."""
-        return []
+        """The Runs of the first sample; a proof requests more."""
+        roles: tuple[Role, ...] = ("candidate", "reference")
+        return [spec_of(case, role, RUNG) for role in roles]
 
     def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> ProofJudgement:
-        """Compares the two sides on exact numbers, and confirms what it finds."""
+        """Compares the two sides on exact numbers, and confirms what it finds.
+
+        The certificate of a proof is written to the folder of the session.
+        """
+        from pytest_trainsafe.judges.exact.certificate import write
+        from pytest_trainsafe.judges.exact.proof import proof_of
+
         judgement = proof_of(case, runs, options)
         if judgement.certificate is None:
             return judgement
@@ -87,112 +48,16 @@ class ProofJudge:
         path = write(judgement.certificate, folder, case.nodeid)
         return replace(judgement, artefacts={"certificate": str(path)})
 
+    def explain(
+        self, case: Case, runs: Runs, options: JudgeOptions, lead: Finding
+    ) -> FindingsJudgement | None:
+        """What exact numbers say of the first wrong tensor of a test in other dtypes.
 
-def proof_of(
-    case: Case, runs: Runs, options: JudgeOptions, samples: Sequence[int] = range(MOST_SEEDS)
-) -> ProofJudgement:
-    """The judgement on the Runs of a test; `samples` are the random residues, as many as needed."""
-    proof = _Proof(case, runs, options, samples)
-    try:
-        compared = proof.compared(RUNG, samples[0])
-    except GroupFailure as failure:
-        return proof.not_covered(failure)
-    return proof.not_equal(compared) or proof.proved(compared)
+        None where this may be slow or in vain: unless a Run of the program on exact numbers has
+        finished in this session, and where failures are not localised.
+        """
+        if lead.where is None or not case.settings.localize or not runs.candidate.has_run(RUNG):
+            return None
+        from pytest_trainsafe.judges.exact.proof import explained
 
-
-@dataclass(slots=True)
-class _Proof:
-    """One test: the Case, its Runs, and what was passed to the assertion."""
-
-    case: Case
-    runs: Runs
-    options: JudgeOptions
-    samples: Sequence[int]
-    what: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.what = f"{self.case.program.path} at {self.case.point.without('dtype')}"
-
-    def compared(self, rung: str, sample: int = 0) -> LadderJudgement:
-        """The comparison at one rung alone; `sample` numbers its random residues."""
-        settings = replace(self.case.settings, dtypes=(rung,), localize=0.0)
-        case = replace(self.case, settings=settings)
-        candidate, reference = (
-            replace(each, case=case, sample=sample)
-            for each in (self.runs.candidate, self.runs.reference)
-        )
-        return climb(candidate, reference, (), tuple(self.options.accept))
-
-    def judgement(
-        self, findings: Sequence[Finding], compared: LadderJudgement | None = None
-    ) -> ProofJudgement:
-        notes = compared.not_compared if compared is not None else ()
-        made = ProofJudgement(JUDGE, findings, notes, compared, what=self.what)
-        return made.accepting(self.options.accept)
-
-    def not_covered(self, failure: GroupFailure) -> ProofJudgement:
-        """The judgement if ranks failed because of exact numbers; others are raised."""
-        first = next((r for r in failure.result.ranks if r.error_type in _NOT_COVERED), None)
-        if first is None:
-            raise failure
-        return self.judgement([_doubt("exact:semantics", first.error)])
-
-    def not_equal(self, compared: LadderJudgement) -> ProofJudgement | None:
-        """The judgement if a comparison on exact numbers does not pass; None if it does."""
-        if compared.verdict == "fail":
-            return self.refuted(compared)
-        if compared.verdict == "inconclusive":
-            return self.judgement(compared.findings, compared)
-        return None
-
-    def refuted(self, compared: LadderJudgement) -> ProofJudgement:
-        """The judgement if exact numbers differ: a failure if float64 confirms it."""
-        try:
-            confirmed = self.compared(WIDEST).verdict == "fail"
-        except GroupFailure:
-            confirmed = False
-        if confirmed:
-            return replace(self.judgement(compared.findings, compared), confirmed=True)
-        lead = next(f for f in compared.findings if f.verdict == "fail")
-        where = f"{lead.where.path} ({lead.where.kind})" if lead.where is not None else lead.check
-        text = (
-            f"exact numbers differ first at {where}, and {WIDEST} agrees up to rounding; either "
-            "the two sides use an identity that exact numbers do not know (docs/prove.md lists "
-            "those that they know), or the difference is below the rounding of float64"
-        )
-        doubt = _doubt("exact:unconfirmed", text, lead.where)
-        return replace(self.judgement([doubt], compared), compared=None)
-
-    def proved(self, compared: LadderJudgement) -> ProofJudgement:
-        """The judgement if exact numbers agree, once enough seeds agree, with its certificate."""
-        candidate, reference = (
-            replace(each, sample=self.samples[0]).at(RUNG)
-            for each in (self.runs.candidate, self.runs.reference)
-        )
-        count = hashed(candidate, reference)
-        counts = range(1, len(self.samples) + 1)
-        needed = next((each for each in counts if error_bound(count, each) <= MOST), 0)
-        if not needed:
-            text = f"the Runs hash {count} values, too many for a bound of {MOST:.0e}"
-            return self.judgement([_doubt("exact:error", text)], compared)
-        for sample in self.samples[1:needed]:
-            found = self.not_equal(self.compared(RUNG, sample))
-            if found is not None:
-                return found
-        error = error_bound(count, needed)
-        made = certified(
-            candidate,
-            reference,
-            [each.spec(RUNG) for each in (self.runs.candidate, self.runs.reference)],
-            seeds=self.samples[:needed],
-            error=error,
-            accept=self.options.accept,
-            not_covered=compared.not_compared,
-        )
-        return replace(self.judgement([], compared), error=error, certificate=made)
-
-
-def _doubt(check: str, message: str, where: TensorId | None = None) -> Finding:
-    return Finding(
-        verdict="inconclusive", judge=JUDGE, check=check, message=message, where=where, dtype=RUNG
-    )
+        return explained(case, runs, options, lead)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pytest_trainsafe.judges.compare.panels import panels as compared_panels
 from pytest_trainsafe.judges.exact.certificate import Certificate
-from pytest_trainsafe.judges.exact.judge import ProofJudgement
+from pytest_trainsafe.judges.exact.proof import ProofJudgement
 from pytest_trainsafe.judges.sections import findings_tables
 from pytest_trainsafe.report.panels import Panel, Table, number
 from pytest_trainsafe.report.sections import label

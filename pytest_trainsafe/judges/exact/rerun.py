@@ -17,9 +17,10 @@ from pytest_trainsafe.core.untrusted import shown
 from pytest_trainsafe.errors import SweepError, TrainsafeError
 from pytest_trainsafe.frameworks import BUILT_IN
 from pytest_trainsafe.judges.contract import JudgeOptions
+from pytest_trainsafe.judges.exact import RUNG
 from pytest_trainsafe.judges.exact.certificate import Certificate, differences
 from pytest_trainsafe.judges.exact.certify import portable
-from pytest_trainsafe.judges.exact.judge import MOST_SEEDS, RUNG, ProofJudgement, proof_of
+from pytest_trainsafe.judges.exact.proof import MOST_SEEDS, ProofJudgement, proof_of
 from pytest_trainsafe.launch import Script
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.runs.specs import Role, spec_of

@@ -6,7 +6,7 @@ Plain text of at most 100 columns, like the other reports.
 from __future__ import annotations
 
 from pytest_trainsafe.judges.compare.text.message import message_of
-from pytest_trainsafe.judges.exact.judge import ProofJudgement
+from pytest_trainsafe.judges.exact.proof import ProofJudgement
 from pytest_trainsafe.report.rows import head, row
 
 

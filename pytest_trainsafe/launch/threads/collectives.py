@@ -43,7 +43,7 @@ class Given:
     @property
     def reduction(self) -> str:
         """The name of the ReduceOp, such as SUM; "" if there is none."""
-        return "" if self.reduce is None else str(_kind(self.reduce)).rpartition(".")[2]
+        return "" if self.reduce is None else reduction_name(self.reduce)
 
     @property
     def signature(self) -> tuple[object, ...]:
@@ -96,6 +96,11 @@ def _tensor(tensor: torch.Tensor) -> str:
 
 def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def reduction_name(op: Any) -> str:
+    """The name of a ReduceOp, such as SUM."""
+    return str(_kind(op)).rpartition(".")[2]
 
 
 def _kind(op: Any) -> Any:

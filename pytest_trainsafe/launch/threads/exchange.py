@@ -21,7 +21,12 @@ from typing import IO, Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from pytest_trainsafe.compat.distributed.rank_worlds import DTENSOR_RANDOM, WORLD, RankWorld
+from pytest_trainsafe.compat.distributed.rank_worlds import (
+    DTENSOR_OPERATORS,
+    DTENSOR_RANDOM,
+    WORLD,
+    RankWorld,
+)
 from pytest_trainsafe.core.rank import state as rank_state
 from pytest_trainsafe.core.rank.state import ABSENT, Replaced, keep_per_rank
 from pytest_trainsafe.launch.threads.imports import ImportNotes
@@ -30,6 +35,7 @@ from pytest_trainsafe.launch.threads.modules import ProgramModules
 #: What torch and Python keep for a process.
 keep_per_rank(WORLD[0], *WORLD[1])
 keep_per_rank(DTENSOR_RANDOM[0], *DTENSOR_RANDOM[1])
+keep_per_rank(DTENSOR_OPERATORS[0], *DTENSOR_OPERATORS[1], copied=True)
 keep_per_rank(
     "torch.nn.modules.module",
     *("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_pre_hooks"),

@@ -14,11 +14,12 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.futures import Future
 
+from pytest_trainsafe.compat.dispatch_modes import reducing_mode, without_modes
 from pytest_trainsafe.compat.distributed.rank_worlds import BACKEND, RENAMED
 from pytest_trainsafe.core.code_files import calling_lines
 from pytest_trainsafe.launch.collectives import in_flight, ledger
 from pytest_trainsafe.launch.collectives.in_flight import Flight
-from pytest_trainsafe.launch.threads.collectives import Given
+from pytest_trainsafe.launch.threads.collectives import Given, reduction_name
 from pytest_trainsafe.launch.threads.mail import Mail, Message
 from pytest_trainsafe.launch.threads.meeting import GroupKey, Meeting, Meetings
 
@@ -115,6 +116,16 @@ class _PointToPoint(_Work):
         return self._source_rank()
 
 
+class _Reduced(_Work):
+    """A reduction that a mode has computed: it was complete when the call returned."""
+
+    def _complete(self) -> None:
+        return
+
+    def _is_done(self) -> bool:
+        return True
+
+
 class TurnGroup(_ProcessGroup):  # type: ignore[misc]
     """One rank's handle of a process group; `at` is its number in the group."""
 
@@ -173,10 +184,29 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
             flight = in_flight.departed(given, line, given.inputs, given.outputs)
         return _Collective(self, meeting, given.outputs, flight)
 
+    def _by_mode(self, inputs: Tensors, op: Any) -> list[torch.Tensor] | None:
+        """The reductions of tensors whose numbers only a mode can add; None if there is none.
+
+        A group in C++ calls operators, which modes see; what this group computes they do not.
+        """
+        mode = reducing_mode()
+        if mode is None or not any(each.is_floating_point() for each in inputs):
+            return None
+        kind = reduction_name(op).lower()
+        return [mode.reduced_over(each, self, kind) for each in inputs]
+
+    def _written(self, outputs: Tensors, values: Tensors) -> _Work:
+        with without_modes(), torch.no_grad():
+            for output, value in zip(outputs, values, strict=True):
+                output.copy_(value.view(output.shape))
+        return _Reduced(self, outputs, None)
+
     def allreduce(self, tensors: Tensors, opts: Any = None) -> _Work:
         """Reduces tensors in place."""
         tensors = _listed(tensors)
         op = ReduceOp.SUM if opts is None else opts.reduceOp
+        if (values := self._by_mode(tensors, op)) is not None:
+            return self._written(tensors, values)
         return self._call(Given("all_reduce", list(tensors), list(tensors), op), opts)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> _Work:
@@ -187,6 +217,8 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         """Reduces into the root's tensor."""
         root = opts.rootRank
         outputs = list(tensors) if root == self.at else []
+        if (values := self._by_mode(tensors, opts.reduceOp)) is not None:
+            return self._written(outputs, values if outputs else [])
         return self._call(Given("reduce", list(tensors), outputs, opts.reduceOp, root), opts)
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> _Work:
@@ -218,6 +250,8 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         """Reduces lists of one tensor for each rank, of which each rank receives its own."""
         flat = [tensor for each in inputs for tensor in each]
         op = ReduceOp.SUM if opts is None else opts.reduceOp
+        if (values := self._by_mode(flat, op)) is not None:
+            return self._written(outputs, values[self.at :: self.size()])
         return self._call(Given("reduce_scatter", flat, list(outputs), op), opts)
 
     def reduce_scatter_single(self, output: Any, given: torch.Tensor, opts: Any = None) -> _Work:

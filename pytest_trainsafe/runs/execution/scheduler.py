@@ -28,6 +28,8 @@ class Scheduler:
         self.executor = executor
         #: The programs in which a Run has recorded decisions.
         self.deciding: set[tuple[str, str]] = set()
+        #: The programs and the rungs at which a Run has finished.
+        self.finished: set[tuple[str, str, str]] = set()
         self.lock = threading.Lock()
         self.scheduled: dict[RunSpec, ScheduledRun] = {}
         self.ahead: set[RunSpec] = set()

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import AxisValue, Point
-from pytest_trainsafe.core.rungs.table import DTYPES
+from pytest_trainsafe.core.rungs.table import rung_choices
 from pytest_trainsafe.core.usage import excerpt
 from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.sweep.marker import Declaration
@@ -315,10 +315,12 @@ class Space:
 def cheapest_first(axis: str, values: Sequence[AxisValue]) -> tuple[AxisValue, ...]:
     """Values of an axis, the cheapest first: small numbers, False, dtypes with few rungs.
 
+    Rungs that wings and projects add come after the dtypes.
+
     Words are kept in the order in which the test gives them.
     """
     if axis == "dtype":
-        return tuple(sorted(values, key=lambda value: DTYPES.index(str(value))))
+        return tuple(sorted(values, key=lambda value: rung_choices().index(str(value))))
     if all(isinstance(value, (int, float)) for value in values):
         return tuple(sorted(values, key=float))
     return tuple(values)

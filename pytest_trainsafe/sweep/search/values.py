@@ -11,7 +11,6 @@ import re
 
 from pytest_trainsafe.core.axes import mesh_axis
 from pytest_trainsafe.core.point import AxisValue
-from pytest_trainsafe.core.rungs.table import DTYPES
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.sweep.program import Program
@@ -37,7 +36,7 @@ def open_values(program: Program, name: str, max_world_size: int) -> tuple[AxisV
     if name in mesh.names or name == "ep":
         return tuple(range(1, max_world_size + 1))
     if name == "dtype":
-        return tuple(dtype for dtype in DTYPES if dtype in program.traits.dtypes)
+        return program.traits.drawn_dtypes
     if name in _BUILT_IN and mesh_axis(mesh, name) is not None:
         return _BUILT_IN[name]
     parameter = program.parameters.get(name)

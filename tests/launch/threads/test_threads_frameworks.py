@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import pipelining
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.launch.in_turn import in_turn
@@ -174,6 +176,29 @@ def test_a_pipeline_has_the_gradients_of_a_single_device(name: str) -> None:
     for number, layer in enumerate(alone):
         for gradient, parameter in zip(found[number], layer.parameters(), strict=True):
             torch.testing.assert_close(gradient, parameter.grad)
+
+
+def test_a_parallel_loss_is_that_of_a_single_device_and_leaves_no_operators_behind() -> None:
+    """Its context adds operators of DTensor's for the rank, and removes them at its end."""
+
+    def program() -> tuple[torch.Tensor, torch.Tensor]:
+        logits = distribute_tensor(batch(), init_device_mesh("cpu", (2,)), [Shard(1)])
+        logits.requires_grad_()
+        with loss_parallel():
+            loss = nn.functional.cross_entropy(logits, torch.arange(BATCH))
+            dist.barrier()  # the other rank's context begins inside of this one
+            loss.backward()
+        whole: list[Any] = [loss.detach(), logits.grad]
+        return whole[0].full_tensor(), whole[1].full_tensor()
+
+    before = dict(DTensor._op_dispatcher._custom_op_handlers)
+    alone = batch().requires_grad_()
+    expected = nn.functional.cross_entropy(alone, torch.arange(BATCH))
+    expected.backward()
+    for loss, gradient in in_turn(program, 2):
+        torch.testing.assert_close(loss, expected.detach())
+        torch.testing.assert_close(gradient, alone.grad)
+    assert before == DTensor._op_dispatcher._custom_op_handlers
 
 
 def test_64_ranks_train() -> None:

@@ -72,6 +72,7 @@ EXACT = ExactRung(
     "exact",
     "float64",
     follows="real",
+    judge="exact",
     arithmetic_path="pytest_trainsafe.judges.exact.numbers:EXACT",
 )
 

@@ -1,0 +1,203 @@
+"""Proves that a parallel program computes what its reference computes, or refutes it.
+
+The comparison is that of the compare judge, at the rung `exact`: its alignment, patterns and guards
+serve exact numbers through their arithmetic.  A proof needs more Runs, with other random residues;
+a refutation needs float64 to confirm it, because some equal functions differ on exact numbers
+(`arithmetic/residues.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from pytest_trainsafe.arithmetic import ExactError
+from pytest_trainsafe.arithmetic.packing import error_bound
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.rungs.table import WIDEST
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judges.compare.judgement import LadderJudgement, lead_of
+from pytest_trainsafe.judges.compare.ladder.ladder import climb
+from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
+from pytest_trainsafe.judges.exact import JUDGE, RUNG
+from pytest_trainsafe.judges.exact.certificate import Certificate
+from pytest_trainsafe.judges.exact.certify import certified, hashed
+from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.runs.traces import Runs
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.point_summary import PointSummary
+
+#: The largest probability of a missed difference that counts as a proof.
+MOST = 1e-9
+
+#: The most seeds that are tried.
+MOST_SEEDS = 8
+
+#: What a program may do that exact numbers cannot: the errors of `arithmetic/errors.py`.
+_NOT_COVERED = frozenset(each.__name__ for each in ExactError.__subclasses__())
+
+
+@dataclass(frozen=True, slots=True)
+class ProofJudgement(FindingsJudgement):
+    """The judgement on exact numbers; `point` is the test's.
+
+    `compared` is the comparison on exact numbers, None if there is none; `confirmed` says that
+    float64 refutes the equality too.  `error` bounds the probability of a missed difference.
+    `certificate` is that of a proof.
+    """
+
+    compared: LadderJudgement | None = None
+    confirmed: bool = False
+    error: float = 1.0
+    certificate: Certificate | None = None
+    point: str = ""
+    panels: ClassVar[str] = "pytest_trainsafe.judges.exact.panels"
+    text: ClassVar[str] = "pytest_trainsafe.judges.exact.text"
+
+    @property
+    def summary(self) -> PointSummary:
+        """The Point's entry in the summary: that of the comparison, with this verdict."""
+        own: PointSummary = {"point": self.point, "verdict": self.verdict}
+        if self.compared is not None:
+            own = self.compared.summary | own
+        if self.verdict == "inconclusive":
+            own["reason"] = self.findings[0].message
+        return own
+
+
+def proof_of(
+    case: Case, runs: Runs, options: JudgeOptions, samples: Sequence[int] = range(MOST_SEEDS)
+) -> ProofJudgement:
+    """The judgement on the Runs of a test; `samples` are the random residues, as many as needed."""
+    proof = _Proof(case, runs, options, samples)
+    try:
+        compared = proof.compared(RUNG, samples[0])
+    except GroupFailure as failure:
+        return proof.not_covered(failure)
+    return proof.not_equal(compared) or proof.proved(compared)
+
+
+def explained(
+    case: Case, runs: Runs, options: JudgeOptions, lead: Finding
+) -> FindingsJudgement | None:
+    """What exact numbers say of the tensor that is wrong first at another rung, `lead`.
+
+    They show a factor or a sum without rounding; or that the two sides compute the same function,
+    and so differ by rounding, a cast or random numbers.  None if the program does not run on them.
+    """
+    try:
+        compared = _Proof(case, runs, options, ()).compared(RUNG)
+    except GroupFailure:
+        return None
+    if compared.verdict == "pass":
+        text = (
+            "on exact numbers the two sides compute the same function, so they differ by rounding, "
+            "a cast to another dtype, or random numbers"
+        )
+        same = Finding(
+            verdict="pass", judge=JUDGE, check=JUDGE, message=text, where=lead.where, dtype=RUNG
+        )
+        return FindingsJudgement(JUDGE, [same])
+    failing = (each for each in compared.findings if each.verdict == "fail")
+    found = [each for each in failing if each.where == lead.where]
+    return FindingsJudgement(JUDGE, [lead_of(found)]) if found else None
+
+
+@dataclass(slots=True)
+class _Proof:
+    """One test: the Case, its Runs, and what was passed to the assertion."""
+
+    case: Case
+    runs: Runs
+    options: JudgeOptions
+    samples: Sequence[int]
+    what: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.what = f"{self.case.program.path} at {self.case.point.without('dtype')}"
+
+    def compared(self, rung: str, sample: int = 0) -> LadderJudgement:
+        """The comparison at one rung alone; `sample` numbers its random residues."""
+        settings = replace(self.case.settings, dtypes=(rung,), localize=0.0)
+        case = replace(self.case, settings=settings)
+        candidate, reference = (
+            replace(each, case=case, sample=sample)
+            for each in (self.runs.candidate, self.runs.reference)
+        )
+        return climb(candidate, reference, (), tuple(self.options.accept))
+
+    def judgement(
+        self, findings: Sequence[Finding], compared: LadderJudgement | None = None
+    ) -> ProofJudgement:
+        notes = compared.not_compared if compared is not None else ()
+        point = str(self.case.point)
+        made = ProofJudgement(JUDGE, findings, notes, compared, point=point, what=self.what)
+        return made.accepting(self.options.accept)
+
+    def not_covered(self, failure: GroupFailure) -> ProofJudgement:
+        """The judgement if ranks failed because of exact numbers; others are raised."""
+        first = next((r for r in failure.result.ranks if r.error_type in _NOT_COVERED), None)
+        if first is None:
+            raise failure
+        return self.judgement([_doubt("exact:semantics", first.error)])
+
+    def not_equal(self, compared: LadderJudgement) -> ProofJudgement | None:
+        """The judgement if a comparison on exact numbers does not pass; None if it does."""
+        if compared.verdict == "fail":
+            return self.refuted(compared)
+        if compared.verdict == "inconclusive":
+            return self.judgement(compared.findings, compared)
+        return None
+
+    def refuted(self, compared: LadderJudgement) -> ProofJudgement:
+        """The judgement if exact numbers differ: a failure if float64 confirms it."""
+        try:
+            confirmed = self.compared(WIDEST).verdict == "fail"
+        except GroupFailure:
+            confirmed = False
+        if confirmed:
+            return replace(self.judgement(compared.findings, compared), confirmed=True)
+        lead = next(f for f in compared.findings if f.verdict == "fail")
+        where = f"{lead.where.path} ({lead.where.kind})" if lead.where is not None else lead.check
+        text = (
+            f"exact numbers differ first at {where}, and {WIDEST} agrees up to rounding; either "
+            "the two sides use an identity that exact numbers do not know (docs/prove.md lists "
+            "those that they know), or the difference is below the rounding of float64"
+        )
+        doubt = _doubt("exact:unconfirmed", text, lead.where)
+        return replace(self.judgement([doubt], compared), compared=None)
+
+    def proved(self, compared: LadderJudgement) -> ProofJudgement:
+        """The judgement if exact numbers agree, once enough seeds agree, with its certificate."""
+        candidate, reference = (
+            replace(each, sample=self.samples[0]).at(RUNG)
+            for each in (self.runs.candidate, self.runs.reference)
+        )
+        count = hashed(candidate, reference)
+        counts = range(1, len(self.samples) + 1)
+        needed = next((each for each in counts if error_bound(count, each) <= MOST), 0)
+        if not needed:
+            text = f"the Runs hash {count} values, too many for a bound of {MOST:.0e}"
+            return self.judgement([_doubt("exact:error", text)], compared)
+        for sample in self.samples[1:needed]:
+            found = self.not_equal(self.compared(RUNG, sample))
+            if found is not None:
+                return found
+        error = error_bound(count, needed)
+        made = certified(
+            candidate,
+            reference,
+            [each.spec(RUNG) for each in (self.runs.candidate, self.runs.reference)],
+            seeds=self.samples[:needed],
+            error=error,
+            accept=self.options.accept,
+            not_covered=compared.not_compared,
+        )
+        return replace(self.judgement([], compared), error=error, certificate=made)
+
+
+def _doubt(check: str, message: str, where: TensorId | None = None) -> Finding:
+    return Finding(
+        verdict="inconclusive", judge=JUDGE, check=check, message=message, where=where, dtype=RUNG
+    )

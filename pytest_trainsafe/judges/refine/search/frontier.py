@@ -6,7 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import torch
 
-from pytest_trainsafe.judges.refine.graphs.graph import CONSTANT, INPUT, Graph, Node
+from pytest_trainsafe.judges.refine.graphs.graph import (
+    CONSTANT,
+    GETITEM,
+    INPUT,
+    Graph,
+    Node,
+)
 
 
 def frontier(
@@ -31,11 +37,19 @@ def frontier(
 def _confirmed(
     graph: Graph, values: Mapping[str, object], related: Collection[str]
 ) -> Iterator[str]:
-    """The tensors without a relation of which, through such tensors alone, one with one is made."""
+    """The tensors without a relation of which, through such tensors alone, one with one is made.
+
+    Items of a tuple tell only together: the gradient of a bias is right whatever the mean is.
+    """
     confirmed: set[str] = set()
+    items: dict[str, set[str]] = {}
+    for node in graph.nodes:
+        if node.operator == GETITEM and isinstance(values.get(node.name), torch.Tensor):
+            items.setdefault(node.inputs[0], set()).add(node.name)
     for node in reversed(graph.nodes):
-        telling = node.name in related and _varies(values.get(node.name))
-        if telling or node.name in confirmed:
+        told = items.get(node.name, {node.name})
+        telling = all(each in related or each in confirmed for each in told)
+        if telling and node.operator != GETITEM and any(_varies(values.get(each)) for each in told):
             confirmed |= {
                 each for each in tensors_of(graph, values, node.name) if each not in related
             }

@@ -35,6 +35,21 @@ def test_a_tensor_without_a_counterpart_is_not_at_fault_if_one_made_of_it_is_rig
     assert frontier(GRAPH, values, related, ["loss"]).name == named
 
 
+NORM = parse_fx("""
+    def forward(self, x: "f32[4, 2]", mean: "f32[4, 1]"):
+        neg: "f32[4, 1]" = torch.ops.aten.neg.default(mean)
+        back = torch.ops.aten.native_layer_norm_backward.default(x, x, [2], neg, neg)
+        grad: "f32[4, 2]" = back[0]
+        bias: "f32[2]" = back[2]
+        return (grad, bias)
+""")
+
+
+def test_one_item_of_a_tuple_does_not_confirm_what_the_tuple_is_made_of():
+    values: dict[str, Any] = {name: torch.rand(4) for name in ("x", "mean", "neg", "grad", "bias")}
+    assert frontier(NORM, values, ["x", "mean", "bias"], ["grad"]).name == "neg"
+
+
 LINEAR = """
     def forward(self, x: "f32[4, 6]", w: "f32[6, 6]"):
         mm: "f32[4, 6]" = torch.ops.aten.mm.default(x, w)

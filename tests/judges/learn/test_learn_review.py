@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
 
+from pytest_trainsafe.judges.learn.events.slips import SLIPS
 from pytest_trainsafe.judges.learn.inference.learn import learn
 from pytest_trainsafe.judges.learn.packs.pack import Pack, pack_of, pack_text
 from pytest_trainsafe.judges.learn.packs.parts import LISTED, parts_of
@@ -95,3 +97,9 @@ def test_an_example_stays_while_its_program_does_not_run_again(pack: Pack) -> No
 )
 def test_places_of_values_in_words(sentence: str, words: str) -> None:
     assert in_words(sentence) == words
+
+
+def test_the_page_lists_every_slip_as_it_is_said() -> None:
+    page = (Path(__file__).parents[3] / "docs/learn.md").read_text(encoding="utf-8")
+    rows = [f"| `{name}` | {known.rule} | {known.causes} |" for name, known in SLIPS.items()]
+    assert "\n".join(rows) in page

@@ -8,8 +8,10 @@ step the attribute is "", so that every program gives examples.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pytest_trainsafe.judges.learn.events.events import Call, Change, Plain, Value
 from pytest_trainsafe.judges.learn.events.setup_text import SETUP
 
 #: The object and the attribute under which slips are recorded.
@@ -72,6 +74,15 @@ SLIPS = {
     "held-by-nobody": Known(
         "an optimizer holds the last parameters of the model in training, if they get gradients",
         "a parameter group is missing, or the optimizer was made before layers were replaced",
+    ),
+    "stepped-without": Known(
+        "the only optimizer steps with gradients if a backward came before",
+        "zero_grad comes between the backward and the step, or the optimizer holds parameters that "
+        "were replaced, for example by FSDP",
+    ),
+    "decay-inverted": Known(
+        "weight decay is not for biases and norms only",
+        "the condition that divides parameters into groups is the wrong way round",
     ),
     # Models.
     "unregistered": Known(
@@ -145,6 +156,11 @@ SLIPS = {
     "never-scheduled": Known(
         "a scheduler steps", "scheduler.step() is missing, or the scheduler is not used"
     ),
+    "schedule-overrun": Known(
+        "a cosine schedule ends when its length is reached",
+        "T_max is a number of epochs, and the scheduler steps for each batch, or the other way "
+        "round",
+    ),
     "schedule-began-anew": Known(
         "the scheduler of an optimizer whose state was loaded is loaded too",
         "the checkpoint lacks the scheduler's state, so the learning rate begins anew",
@@ -159,9 +175,9 @@ SLIPS = {
     ),
     # Data.
     "order-repeated": Known(
-        "a shuffled loader does not begin two epochs with the same batch",
-        "set_epoch is not called, the seed is set again in each epoch, or the loader's generator "
-        "is made anew",
+        "no two epochs have the same shuffled order",
+        "set_epoch is not called, the seed is set again in each epoch, or the generator is made "
+        "anew, as after a resume that does not restore it",
     ),
     "batch-repeated": Known(
         "a loader that feeds the training does not begin with the same batch in each step",
@@ -176,6 +192,10 @@ SLIPS = {
         "a function that sets all seeds is called in each epoch or step, and repeats the draws",
     ),
     # Loading and initialisation.
+    "optimizer-not-resumed": Known(
+        "the state of an optimizer that a checkpoint has is loaded before the training goes on",
+        "the checkpoint is read before the optimizer exists, or only the model is loaded from it",
+    ),
     "nothing-loaded": Known(
         "some key of a state that is loaded fits the model",
         "the keys have another prefix, and strict=False hides it",
@@ -207,6 +227,16 @@ SLIPS = {
 def slip_text(name: str, detail: str) -> str:
     """The value of the attribute: the name of a slip, and what happened."""
     return f"{name}: {detail}"
+
+
+def slip_change(text: str, meta: Mapping[str, Plain], by: Call | None = None) -> Change:
+    """The change that reports a slip, which happened in the call `by`.
+
+    With "" as text it is the sample at the end of a step.
+    """
+    before = Value("str", "") if text else None
+    value = Value("str", text)
+    return Change(TRAINING, TRAINING, SLIP, value, meta, before, by, changed=bool(text))
 
 
 def slip_in(text: object) -> str:

@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 from pytest_trainsafe.compat.compiler import compiles, skipped
 from pytest_trainsafe.compat.modules import own_buffers
 from pytest_trainsafe.judges.learn.events.events import Call, Change, Listener, Plain, Value
-from pytest_trainsafe.judges.learn.events.slips import SLIP, TRAINING, slip_text
+from pytest_trainsafe.judges.learn.events.slips import SLIP, TRAINING, slip_change, slip_text
 from pytest_trainsafe.judges.learn.instrument.binding import Binder
-from pytest_trainsafe.judges.learn.instrument.describe import Describer, cut, plain_value
+from pytest_trainsafe.judges.learn.instrument.describe import Describer, cut
 from pytest_trainsafe.judges.learn.instrument.facts import Objects
 from pytest_trainsafe.judges.learn.instrument.frames import (
     Frame,
@@ -42,6 +42,9 @@ _FORWARDS = ("module", "checkpoint")
 
 #: The methods of an optimizer with which it is recorded whether there are gradients.
 _HOLDS = ("step", "zero_grad")
+
+#: APIs that are recorded only if they are named.
+_QUIET = ("torch.nn.init", "torch.randperm")
 
 #: The role of torch's operators: calls are recorded, and nothing else is done.
 _OPERATOR = Role()
@@ -74,8 +77,8 @@ class Observer:
     ) -> None:
         self._selection = selection
         self._contents = contents
-        #: Initialisations are many and say little, so they are recorded only if they are named.
-        self._initialises = any(each.startswith("torch.nn.init") for each in selection.apis or ())
+        #: Calls that are many and say little are recorded only if they are named.
+        self._named = any(each.startswith(_QUIET) for each in selection.apis or ())
         self._listeners = tuple(listeners)
         #: The methods of the listeners, since looking them up takes time at each event.
         self._entered = [each.entered for each in listeners]
@@ -189,7 +192,7 @@ class Observer:
             if self.steps.recording:
                 if role.compares:
                     self._compare(thread)
-                if self._selection.takes(api) and (role.kind != "init" or self._initialises):
+                if self._selection.takes(api) and (self._named or not api.startswith(_QUIET)):
                     frame.call = self._call(thread, frame, target, original, args, kwargs)
             thread.frames.append(frame)
             if frame.call is not None:
@@ -345,10 +348,8 @@ class Observer:
     def _slip(self, name: str, detail: str) -> None:
         """Report a slip, as a change that the innermost recorded call made."""
         if self.steps.recording:
-            value, before = plain_value(str, cut(slip_text(name, detail))), plain_value(str, "")
-            names, meta = (TRAINING, TRAINING, SLIP), self._meta_now()
-            by = self._innermost(self._thread)
-            self._tell(self._changed, Change(*names, value, meta, before, by))
+            text, by = cut(slip_text(name, detail)), self._innermost(self._thread)
+            self._tell(self._changed, slip_change(text, self._meta_now(), by))
 
     def end(self) -> None:
         """The observation ends: report what is known only now."""
@@ -386,10 +387,7 @@ class Observer:
 
                 self.variables.sample(self._telling(thread), sampled, fresh)
                 if self._slips is not None:
-                    none = plain_value(str, "")
-                    self._tell(
-                        self._changed, Change(TRAINING, TRAINING, SLIP, none, meta, changed=False)
-                    )
+                    self._tell(self._changed, slip_change("", meta))
                 with self._lock:
                     for listener in self._listeners:
                         listener.step_ended(number)

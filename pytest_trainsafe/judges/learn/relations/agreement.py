@@ -40,6 +40,9 @@ _FILLED = "arg.output"
 #: How loaders give batches, and where the first tensor of a batch is.
 _NEXT, _BATCH = "torch.utils.data.DataLoader.__next__", ("result", "result.0")
 
+#: How many parameters have no gradient in a step of an optimizer.
+_UNGRADED = "self.ungraded"
+
 #: The type of the argument that marks an API as communication.
 _GROUP = "torch.distributed.ProcessGroup"
 #: Names of communication that the ranks of a group do not all call alike, such as send and recv.
@@ -110,10 +113,13 @@ class Agreement(RelationBase):
         2 for the form "collective" (an API with a process group is given equal dtypes or shapes).
         1 for the form "calls" (an API with a process group is called equally often).  `OWN` for
         "equal" and "different": such a claim is checked only on the programs from which it was
-        learned.  1 for the claim that the ranks get different batches from their loaders.
+        learned.  1 for the claims that the ranks get different batches from their loaders, and that
+        equally many parameters lack a gradient when they step.
         """
         if claim["form"] == "different" and claim["api"] == _NEXT:
             return 1 if claim["property"] == "digest" and claim["place"] in _BATCH else OWN
+        if claim["form"] == "equal" and claim["place"] == _UNGRADED:
+            return 1
         return {"collective": 2, "calls": 1}.get(claim.text("form"), OWN)
 
     def needs(self, claim: Hypothesis) -> Needs:

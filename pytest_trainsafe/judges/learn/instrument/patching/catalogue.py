@@ -37,7 +37,8 @@ class Role:
     - "module", for a call of a module: follows the model, and determines the phase inside the call;
     - "checkpoint", for activation checkpointing: determines the phase inside the call;
     - "iter" and "next", for an iteration over a loader: counts the epochs and the batches;
-    - "init", for an initialisation of a tensor: records the call only if its API is named;
+    - "init" and "permuted", for an initialisation of a tensor and for `randperm`: records the call
+      only if its API is named;
     - "dropout", "average" and "replicated": nothing but what `slips/` watches for;
     - "": nothing else.
 
@@ -134,7 +135,8 @@ _FUNCTIONS = {
         )
     },
     "torch.save": _SAVES,
-    "torch.load": Role(phase="load"),
+    "torch.load": Role(phase="load", judged=True),
+    "torch.randperm": Role("permuted", judged=True),
     "torch.utils.checkpoint.checkpoint": Role("checkpoint", always=True),
     **dict.fromkeys(("torch.manual_seed", "torch.set_rng_state"), Role(judged=True)),
     **dict.fromkeys(

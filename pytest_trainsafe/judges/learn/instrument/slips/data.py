@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Train
 
 #: Labels of fewer examples may be equal by chance; shorter loaders may begin alike by chance.
 _LABELS, _BATCHES = 4, 3
+#: Shorter permutations may be drawn again by chance.
+_LONG = 12
 #: The most first batches that are remembered, and the most tensors of a batch that are looked at.
 _MANY, _TENSORS = 4096, 8
 
@@ -35,13 +38,14 @@ class _Of:
 class Data(Watcher):
     """Sees iterations of loaders, their batches, backwards and seeds."""
 
-    kinds = ("iter", "next", "backward", "seed", "restored", "step")
+    kinds = ("iter", "next", "backward", "seed", "restored", "step", "permuted")
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
         self._loaders: WeakKeyDictionary[DataLoader[Any], _Of] = WeakKeyDictionary()
         self._of_iterator: WeakKeyDictionary[Any, DataLoader[Any]] = WeakKeyDictionary()
         self._firsts: dict[int, None] = {}
+        self._orders: dict[int, None] = {}
         self._seeds: set[int] = set()
         self._again: int | None = None
         self._backwards = 0
@@ -59,6 +63,8 @@ class Data(Watcher):
             return
         if moment.kind == "seed":
             self._seed(moment.argument(0, "seed"))
+        elif moment.kind == "permuted":
+            self._permuted(moment)
         elif moment.kind == "restored":
             self._again = None  # as fork_rng does
         elif moment.kind == "iter":
@@ -74,6 +80,21 @@ class Data(Watcher):
         if seed in self._seeds and self.training.rounds:
             self._again = seed
         self._seeds.add(seed)
+
+    def _permuted(self, moment: Moment) -> None:
+        """Whether a permutation is drawn once more.  Loaders have a rule of their own."""
+        order = moment.result
+        if moment.inside("iter", "next") or not isinstance(order, torch.Tensor):
+            return
+        if order.numel() < _LONG or _caller().startswith("torch."):
+            return  # as `random_split` draws the same parts again
+        digest = self.training.digest(order, True)
+        if digest in self._orders and self.training.rounds:
+            self.training.slip(
+                "order-repeated", f"randperm({order.numel()}) gave this order before"
+            )
+        elif len(self._orders) < _MANY:
+            self._orders[digest] = None
 
     def _begins(self, loader: DataLoader[Any], iterator: object) -> None:
         state = self._loaders.setdefault(loader, _Of())
@@ -110,6 +131,17 @@ class Data(Watcher):
         if label is not None and state.labels is not None and state.sequential and feeds:
             self.training.slip("one-label", f"all labels of the batch are {label}")
         state.labels, state.backwards, self._last = label, self._backwards, loader
+
+
+def _caller() -> str:
+    """The module of the function that made the observed call."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if not name.startswith("pytest_trainsafe.judges.learn.instrument"):
+            return name
+        frame = frame.f_back
+    return ""
 
 
 def _shuffles(sampler: object) -> bool:

@@ -35,8 +35,9 @@ class _State:
     """What is known of one optimizer's gradients.
 
     `count` is how many backwards added to them since they were clear, and `counts` how many they
-    were at each step.  `fresh` says that no step has used all of them, `used` that a step has used
-    some of them.  `clipped` has the mark of each gradient that was clipped.
+    were at each step.  `backwards` is how many there had been in all at the last step.  `fresh`
+    says that no step has used all of them, `used` that a step has used some of them.  `clipped` has
+    the mark of each gradient that was clipped.
     """
 
     count: int = 0
@@ -49,6 +50,7 @@ class _State:
     reached: set[int] = field(default_factory=set)
     steps: int = 0
     dropped: int = 0
+    backwards: int = 0
     scaler: Any = None
 
 
@@ -64,6 +66,7 @@ class Gradients(Watcher):
         super().__init__(training)
         self._of: WeakKeyDictionary[Optimizer, _State] = WeakKeyDictionary()
         self._scaled = False
+        self._backwards = 0
         self._loaded: set[int] = set()
 
     def fresh_for(self, model: nn.Module) -> bool:
@@ -76,6 +79,7 @@ class Gradients(Watcher):
 
     def entered(self, moment: Moment) -> None:
         if moment.kind == "backward" and moment.outermost:
+            self._backwards += 1
             moment.given["marks"] = {}
             for optimizer in list(self.training.optimizers):
                 state = self._state(optimizer)
@@ -181,7 +185,14 @@ class Gradients(Watcher):
 
     def _step(self, optimizer: Optimizer, moment: Moment) -> None:
         state, marks = self._state(optimizer), _marks(optimizer)
+        if not state.steps:
+            self._decays(optimizer)
+        backwards, state.backwards = self._backwards - state.backwards, self._backwards
         if not marks:
+            if backwards and len(self.training.optimizers) == 1:
+                self.training.slip(
+                    "stepped-without", "a backward came before it, and no parameter has a gradient"
+                )
             return
         if state.scaled and not moment.inside("scaler_step"):
             self.training.slip("stepped-scaled", "the gradients are those of a scaled loss")
@@ -202,6 +213,24 @@ class Gradients(Watcher):
             state.counts.append(state.count)
         if state.steps == 1:
             self._reached(optimizer, state)
+
+    def _decays(self, optimizer: Optimizer) -> None:
+        """Whether weights decay that should not, and the others do not."""
+        decays, others = (
+            [
+                each
+                for group in optimizer.param_groups
+                for each in group["params"]
+                if bool(group.get("weight_decay")) is wanted
+            ]
+            for wanted in (True, False)
+        )
+        if decays and max(each.dim() for each in decays) <= 1:
+            matrices = sum(each.dim() > 1 for each in others)
+            if matrices:
+                self.training.slip(
+                    "decay-inverted", f"{len(decays)} vectors decay, and {matrices} matrices do not"
+                )
 
     def _reached(self, optimizer: Optimizer, state: _State) -> None:
         """Whether losses have reached the parameters, judged once, at the second step."""

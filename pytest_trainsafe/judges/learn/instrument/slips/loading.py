@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,9 +21,9 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
 
 
 class Loading(Watcher):
-    """Sees states that models load, initialisations, and steps."""
+    """Sees states that are loaded, initialisations, and steps."""
 
-    kinds = ("module_load", "init", "step")
+    kinds = ("file_load", "module_load", "optimizer_load", "init", "step")
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
@@ -30,11 +31,14 @@ class Loading(Watcher):
         self._loaded: dict[int, weakref.ref[torch.Tensor]] = {}
         self._versions: dict[int, int] = {}
         self._stepped: dict[int, weakref.ref[torch.Tensor]] = {}
+        #: States of optimizers from a file that no optimizer has loaded.
+        self._waiting: list[Mapping[str, Any]] = []
 
     def entered(self, moment: Moment) -> None:
         if moment.kind == "module_load" and moment.outermost:
             moment.given["ties"] = _ties(moment.thing)
         elif moment.kind == "step" and moment.outermost:
+            self._unused(moment.thing)
             self._written(moment.thing)
         elif moment.kind == "init" and moment.outermost:
             tensor = moment.argument(0, "tensor")
@@ -48,6 +52,19 @@ class Loading(Watcher):
                 if found is not None and found() is tensor:
                     what = "x".join(map(str, tensor.shape))
                     self.training.slip(name, f"{moment.api} of a tensor of shape {what}")
+                    return
+
+    def _unused(self, optimizer: Optimizer) -> None:
+        """Whether the first optimizer that steps after a checkpoint was read lacks its state."""
+        waiting, self._waiting = self._waiting, []
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        if self._versions and not optimizer.state:
+            for state in waiting:
+                if count == sum(len(group["params"]) for group in state["param_groups"]):
+                    self.training.slip(
+                        "optimizer-not-resumed",
+                        f"the file has the state of an optimizer of {count} parameters",
+                    )
                     return
 
     def _written(self, optimizer: Optimizer) -> None:
@@ -68,7 +85,14 @@ class Loading(Watcher):
     def left(self, moment: Moment) -> None:
         if moment.failed or not moment.outermost:
             return
-        if moment.kind == "step":
+        if moment.kind == "file_load" and isinstance(moment.result, Mapping):
+            self._waiting += [each for each in moment.result.values() if _is_state(each)]
+        elif moment.kind == "optimizer_load":
+            state = moment.argument(0, "state_dict")
+            if isinstance(state, Mapping):
+                own = state.get("param_groups")
+                self._waiting = [each for each in self._waiting if each["param_groups"] is not own]
+        elif moment.kind == "step":
             for each in parameters_of(moment.thing):
                 if each.grad is not None and id(each) not in self._stepped:
                     self._stepped[id(each)] = weakref.ref(each)
@@ -98,6 +122,16 @@ class Loading(Watcher):
                 if own
                 else "no key fits",
             )
+
+
+def _is_state(thing: object) -> bool:
+    """Whether a part of a checkpoint is the state of an optimizer that has stepped."""
+    if not isinstance(thing, Mapping) or not thing.get("state"):
+        return False
+    groups = thing.get("param_groups")
+    return isinstance(groups, list) and all(
+        isinstance(group, dict) and "params" in group for group in groups
+    )
 
 
 def _ties(model: object) -> list[tuple[str, str]]:

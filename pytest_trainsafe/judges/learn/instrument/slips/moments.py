@@ -21,6 +21,7 @@ _BY_API = {
     "torch.autograd.backward": "backward",
     "torch.manual_seed": "seed",
     "torch.set_rng_state": "restored",
+    "torch.load": "file_load",
     "torch.nn.utils.clip_grad_norm_": "clip",
     "torch.nn.utils.clip_grad_value_": "clip",
     "torch.nn.utils.clip_grads_with_norm_": "clip",
@@ -55,7 +56,10 @@ _BY_METHOD: Sequence[tuple[type, Mapping[str, str]]] = (
     ),
 )
 #: The kinds that a role of its own has.
-_BY_ROLE = ("module", "checkpoint", "iter", "next", "init", "dropout", "average", "replicated")
+_BY_ROLE = (
+    *("module", "checkpoint", "iter", "next", "init", "permuted", "dropout"),
+    *("average", "replicated"),
+)
 
 
 def kind_of(target: Target) -> str:

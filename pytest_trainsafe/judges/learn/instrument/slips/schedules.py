@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 
@@ -116,6 +116,11 @@ class Schedules(Watcher):
         if optimizer is None:
             return
         self._rates.pop(optimizer, None)
+        if isinstance(scheduler, CosineAnnealingLR) and scheduler.last_epoch > scheduler.T_max:
+            self.training.slip(
+                "schedule-overrun",
+                f"step {scheduler.last_epoch} of {scheduler.T_max}: the rate rises again",
+            )
         steps = self._steps.get(optimizer, 0)
         if known and steps == state.at and self.training.rounds + steps:
             self.training.slip(

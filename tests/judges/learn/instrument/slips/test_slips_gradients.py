@@ -238,3 +238,34 @@ def test_a_gan_is_no_slip() -> None:
             one.step()
 
     assert slips_of(program) == []
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_gradients_that_are_cleared_between_the_backward_and_the_step(wrong: bool) -> None:
+    def program() -> None:
+        model = net()
+        optimizer = sgd(model)
+        for _ in range(3):
+            loss = loss_of(model)
+            if not wrong:
+                optimizer.zero_grad()
+            loss.backward()
+            if wrong:
+                optimizer.zero_grad()
+            optimizer.step()
+
+    assert ("stepped-without" in slips_of(program)) == wrong
+    assert wrong or slips_of(program) == []
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_groups_that_are_the_wrong_way_round(wrong: bool) -> None:
+    def program() -> None:
+        model = net()
+        vectors = [each for each in model.parameters() if each.dim() < 2]
+        matrices = [each for each in model.parameters() if each.dim() > 1]
+        decays = {"params": vectors if wrong else matrices, "weight_decay": 0.1}
+        others = {"params": matrices if wrong else vectors, "weight_decay": 0.0}
+        steps(model, torch.optim.AdamW([decays, others]), 2)
+
+    assert slips_of(program) == ["decay-inverted"] * wrong

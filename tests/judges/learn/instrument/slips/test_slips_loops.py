@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ExponentialLR, LambdaLR, LinearLR, SequentialLR
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, TensorDataset
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    SequentialLR,
+)
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    TensorDataset,
+    random_split,
+)
 
 from pytest_trainsafe.judges.learn.instrument.observation import observe
 from tests.support.learn.slips import loss_of, net, sgd, slips_of, steps
@@ -77,7 +90,46 @@ def test_what_a_resume_loads(loads: str) -> None:
     assert slips_of(program) == wanted.get(loads, [])
 
 
+@pytest.mark.parametrize("length", [2, 8])
+def test_a_cosine_schedule_whose_length_is_in_other_units(length: int) -> None:
+    def program() -> None:
+        model = net()
+        optimizer = sgd(model)
+        scheduler = CosineAnnealingLR(optimizer, length)
+        for _ in range(6):
+            steps(model, optimizer)
+            scheduler.step()
+
+    assert slips_of(program) == ["schedule-overrun"] * (length == 2)
+
+
 # Data.
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_permutation_that_is_drawn_again(anew: bool) -> None:
+    def program() -> None:
+        model = net()
+        optimizer = sgd(model)
+        generator = torch.Generator().manual_seed(1)
+        for _ in range(2):
+            if anew:
+                generator = torch.Generator().manual_seed(1)
+            for _ in torch.randperm(32, generator=generator).split(16):
+                steps(model, optimizer)
+
+    assert slips_of(program) == ["order-repeated"] * anew
+
+
+def test_a_split_that_is_made_again() -> None:
+    def program() -> None:
+        model = net()
+        optimizer = sgd(model)
+        for _ in range(2):
+            random_split(TensorDataset(ROWS), [24, 8], torch.Generator().manual_seed(1))
+            steps(model, optimizer, 2)
+
+    assert slips_of(program) == []
 
 
 @pytest.mark.parametrize("wrong", [False, True])
@@ -180,6 +232,25 @@ def test_a_seed_that_is_set_again(how: str) -> None:
 
 
 # Loading.
+
+
+@pytest.mark.parametrize("loads", ["all", "the model", "for another model"])
+def test_the_state_of_an_optimizer_in_a_checkpoint(loads: str, tmp_path: Path) -> None:
+    def program() -> None:
+        model = net()
+        optimizer = torch.optim.Adam(model.parameters())
+        steps(model, optimizer, 2)
+        file = tmp_path / "last.pt"
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+        again, loaded = net(), torch.load(file)
+        again.load_state_dict(loaded["model"])
+        whole = nn.Sequential(again, nn.Linear(2, 2)) if loads == "for another model" else again
+        resumed = torch.optim.Adam(whole.parameters())
+        if loads == "all":
+            resumed.load_state_dict(loaded["optimizer"])
+        steps(whole, resumed, 2)
+
+    assert slips_of(program) == ["optimizer-not-resumed"] * (loads == "the model")
 
 
 @pytest.mark.parametrize("prefix", ["", "module."])

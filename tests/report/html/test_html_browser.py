@@ -106,7 +106,7 @@ def test_clean_points_show_what_was_compared_and_how_close_it_came(look) -> None
         ("test_resumed[dp2]", ".bar.first", "loads, then step 4"),
         ("test_proof[tp2]", ".facts-table", "62 tensors are equal, without rounding"),
         ("test_refutation[tp2]", ".node.first", "first wrong"),
-        ("test_graphs", ".rows", "cut"),
+        ("test_graphs", ".rows", "concat 1 over tp"),
         ("test_mask[tp2-float64]", ".node.first", "first wrong"),
     ],
 )

@@ -69,8 +69,14 @@ def _without_paths(page: Path) -> Document:
 def _seen(look: Look, title: str) -> bytes:
     if not title:
         return look.page.screenshot()
-    heading = look.page.locator("figure", has=look.page.get_by_role("heading", name=title))
-    return heading.first.screenshot()
+    heading = look.page.get_by_role("heading", name=title)
+    figure = look.page.locator("figure", has=heading).first
+    figure.scroll_into_view_if_needed()
+    box = figure.evaluate(
+        "e => { const b = e.getBoundingClientRect();"
+        " return {x: b.left - 14, y: b.top + scrollY - 8, width: b.width + 28, height: b.height + 16} }"
+    )
+    return look.page.screenshot(clip=box, full_page=True)
 
 
 def _save(path: Path, png: bytes) -> None:
@@ -79,7 +85,7 @@ def _save(path: Path, png: bytes) -> None:
     empty = Image.new("RGB", picture.size, (255, 255, 255))
     box = _difference(picture, empty)
     picture = picture.crop((0, 0, min(picture.width, box[2] + 12), min(picture.height, box[3] + 8)))
-    picture.quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+    picture.quantize(160, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path.name}: {path.stat().st_size // 1000} kB")
 
 

@@ -73,8 +73,10 @@ def _seen(look: Look, title: str) -> bytes:
     figure = look.page.locator("figure", has=heading).first
     figure.scroll_into_view_if_needed()
     box = figure.evaluate(
-        "e => { const b = e.getBoundingClientRect();"
-        " return {x: b.left - 14, y: b.top + scrollY - 8, width: b.width + 28, height: b.height + 16} }"
+        """e => {
+          const { left, top, width, height } = e.getBoundingClientRect();
+          return { x: left - 14, y: top + scrollY - 8, width: width + 28, height: height + 16 };
+        }"""
     )
     return look.page.screenshot(clip=box, full_page=True)
 

@@ -32,6 +32,7 @@ CASES = [
     ("record-kinds", "record_kinds", "loss", ("loss",), "param,loss", ("param", "loss")),
     ("record-modules", "record_modules", "layers.*", ("layers.*",), "a,b", ("a", "b")),
     ("keep-traces", "keep_traces", "one", "one", "two", "two"),
+    ("report", "report", "one", "one", "two", "two"),
     ("slots", "slots", "3", 3, "4", 4),
     ("rng", "rng", "off", False, "on", True),
     ("localize", "localize", "off", 0.0, "20", 20.0),

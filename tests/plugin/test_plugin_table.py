@@ -36,6 +36,7 @@ CHANGED: dict[str, tuple[Any, str]] = {
     "record_modules": (("a.*",), "trainsafe: record-modules a.*"),
     "localize": (0.0, "trainsafe: localize off"),
     "keep_traces": ("kept", "trainsafe: keep-traces kept"),
+    "report": ("page", "trainsafe: report page"),
     "slots": (3, "trainsafe: slots 3"),
     "annotate": ("/root", "trainsafe: annotate"),
     "no_cache": (True, "trainsafe: no-cache"),

@@ -67,7 +67,7 @@ function roving(table) {
     .map((cell) => cell.querySelector("button")));
   const all = rows.flat().filter(Boolean);
   all.forEach((button) => button.setAttribute("tabindex", "-1"));
-  (all.find((button) => button.classList.contains("chosen")) || all[0])
+  (table.querySelector("button.chosen, button.first") || all[0])
     ?.setAttribute("tabindex", "0");
   table.addEventListener("keydown", (event) => {
     const step = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]};
@@ -75,7 +75,8 @@ function roving(table) {
     if (!move) return;
     event.preventDefault();
     let row = rows.findIndex((cells) => cells.includes(document.activeElement));
-    let column = row < 0 ? -1 : rows[row].indexOf(document.activeElement);
+    if (row < 0) return;
+    let column = rows[row].indexOf(document.activeElement);
     for (;;) {
       row += move[0]; column += move[1];
       if (row < 0 || row >= rows.length || column < 0 || column >= rows[row].length) return;

@@ -106,8 +106,9 @@ draw.graph = (panel) => {
         up.has(i) ? " ↑" : " ↓")))));
   const rows = panel.rows.map((row, i) => h("tr", {}, h("th", {scope: "row"}, path(row)),
     panel.lanes.map((_, lane) => cell(lane, i))));
-  return figure(panel, scrolled(h("table", {class: "dataflow"}, head, h("tbody", {}, rows)),
-    panel.title), legend());
+  const table = h("table", {class: "dataflow"}, head, h("tbody", {}, rows));
+  roving(table);
+  return figure(panel, scrolled(table, panel.title), legend());
 };
 
 draw.code = (panel) => {

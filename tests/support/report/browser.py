@@ -1,0 +1,88 @@
+"""A Chromium without a window, in which tests look at pages.
+
+Debian's and Ubuntu's package `chromium`, Google's Chrome, or the one that
+`python -m playwright install chromium` downloads.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The browser; skips the test if there is none, or no client for it."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        own = Path(playwright.chromium.executable_path)
+        path = next(filter(None, map(shutil.which, _NAMES)), str(own) if own.exists() else None)
+        if path is None:
+            pytest.skip("no Chromium is installed: apt-get install chromium")
+        # Chromium's sandbox refuses to run as root, as in a container.
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser: Browser = playwright.chromium.launch(executable_path=path, args=arguments)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Look:
+    """An open page, with what went wrong in it: `errors`, and `requests` beside its own file."""
+
+    def __init__(self, page: Page, path: Path) -> None:
+        self.page, self.url = page, path.absolute().as_uri()
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", lambda message: self.errors.append(message.text))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("dialog", lambda dialog: self.errors.append(f"dialog: {dialog.message}"))
+        page.goto(self.url)
+
+    def point(self, nodeid: str, tensor: str = "") -> None:
+        """Shows a Point, by its address."""
+        self.page.evaluate(
+            "([point, tensor]) => { location.hash = `point=${encodeURIComponent(point)}`"
+            " + (tensor ? `&tensor=${encodeURIComponent(tensor)}` : '') }",
+            [nodeid, tensor],
+        )
+        self.page.wait_for_timeout(30)
+
+    def nodeids(self) -> list[str]:
+        """The node ids of all Points, in the order of the page."""
+        found: list[str] = self.page.evaluate(
+            "JSON.parse(document.getElementById('data').textContent)"
+            ".document.entries.map(each => each.outcome.nodeid)"
+        )
+        return found
+
+    def beyond(self) -> list[str]:
+        """Elements that reach beyond the window, except inside of boxes that scroll."""
+        found: list[str] = self.page.evaluate(
+            """() => {
+              const wide = document.documentElement.clientWidth;
+              const found = document.documentElement.scrollWidth > wide ? ["the page"] : [];
+              for (const each of document.querySelectorAll("body *")) {
+                if (each.closest(".scroll, .map-frame, pre, .away, .skip, noscript, script, svg"))
+                  continue;
+                const box = each.getBoundingClientRect();
+                if (box.width && (box.right > wide + 1 || box.left < -1))
+                  found.push(`${each.tagName}.${each.className}: ${box.left}..${box.right}`);
+              }
+              return found.slice(0, 5);
+            }"""
+        )
+        return found

@@ -47,12 +47,23 @@ _MOE = (
     Point.of(tp=2, cp=2, sp=True),
 )
 
+_DEEPSEEK = (
+    *_TRANSFORMER,
+    Point.of(dp=2, ep=2),
+    Point.of(cp=2, ep=2),
+    Point.of(dp=2, pp=2, ep=2),
+    Point.of(dp=2, tp=2, sp=True, ep=2, zero=1),
+    Point.of(tp=2, sp=True, recompute="full"),
+)
+
 _DATA_PARALLEL = (Point.of(dp=2), Point.of(dp=4), Point.of(dp=2, zero=1))
 
 CLEAN = (
     Clean("gpt", "gpt", (*_TRANSFORMER, *_ZERO, Point.of(tp=4, recompute="full"))),
     Clean("llama", "llama", _TRANSFORMER),
     Clean("moe", "moe", _MOE),
+    Clean("deepseek", "deepseek", _DEEPSEEK, {"clip": 0.01}),
+    Clean("deepseek, ring", "deepseek", (Point.of(tp=2, cp=2),), {"cp_method": "ring"}),
     Clean("cnn", "cnn", _DATA_PARALLEL),
     Clean("lstm", "lstm", _DATA_PARALLEL),
     Clean("gpt, fp8", "gpt", (Point.of(tp=2), Point.of(tp=2, cp=2, sp=True)), {"fp8": True}),

@@ -194,6 +194,32 @@ def _moe(generator: Random) -> tuple[Values, Values]:
     return axes, arguments
 
 
+def _deepseek(generator: Random) -> tuple[Values, Values]:
+    axes = _ranks(generator, "tp", "cp", "dp", "pp")
+    _shared(generator, axes)
+    if generator.random() < 0.4:
+        axes["ep"] = generator.choice((2, 2, 3, 4))
+    how = _how(generator, axes)
+    arguments = {
+        **_sizes(generator),
+        "heads": generator.choice((1, 2, 2, 3, 4, 4)),
+        "q_rank": generator.choice((1, 2, 5, 8, 24)),
+        "kv_rank": generator.choice((1, 2, 5, 8, 16)),
+        "rope_dim": generator.choice((2, 2, 4, 6, 8)),
+        "ffn": generator.choice((1, 2, 3, 4, 8, 12, 96)),
+        "dense_layers": generator.choice((0, 0, 1, 1, 2)),
+        "experts": generator.choice((1, 2, 3, 4, 4, 6)),
+        "top_k": generator.choice((1, 2, 2, 3)),
+        "expert_ffn": generator.choice((1, 2, 3, 4, 8, 12, 32)),
+        "shared": generator.choice((1, 1, 2)),
+        "bias_speed": generator.choice((0.0, 0.001, 0.001, 0.1)),
+        "mtp_weight": generator.choice((0.1, 0.3, 0.3, 1.0)),
+        **_training(generator),
+        **{name: value for name, value in how.items() if name not in ("tied", "fp8")},
+    }
+    return axes, arguments
+
+
 def _cnn(generator: Random) -> tuple[Values, Values]:
     axes = _ranks(generator, "dp")
     _shared(generator, axes)
@@ -218,12 +244,13 @@ PROGRAMS: dict[str, Callable[[Random], tuple[Values, Values]]] = {
     "gpt": _gpt,
     "llama": _llama,
     "moe": _moe,
+    "deepseek": _deepseek,
     "cnn": _cnn,
     "lstm": _lstm,
 }
 
 #: The programs to draw from; those with more axes are listed, and so drawn, more often.
-OFTEN = ("gpt", "gpt", "gpt", "llama", "llama", "moe", "moe", "cnn", "lstm")
+OFTEN = ("gpt", "gpt", "gpt", "llama", "llama", "moe", "moe", "deepseek", "deepseek", "cnn", "lstm")
 
 #: The programs with pipeline stages, which can therefore be a pipelined reference, too.
-PIPELINED = ("gpt", "llama")
+PIPELINED = ("gpt", "llama", "deepseek")

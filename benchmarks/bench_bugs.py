@@ -23,7 +23,7 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.judges.joint import judge_case
 from pytest_trainsafe.judges.joint_text import report_of
 from pytest_trainsafe.launch import GroupFailure
-from pytest_trainsafe.reference_models.bugs import BUGS, Bug
+from pytest_trainsafe.reference_models.bugs import BUGS, OF_DEEPSEEK, Bug
 from pytest_trainsafe.reference_models.corpus import planted
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
@@ -37,6 +37,14 @@ This page lists real bugs of training frameworks that were planted or run in the
 them, and what pytest-trainsafe reports of each.
 The benchmark that a section names writes the section.
 """
+
+
+#: The catalogues by the name of their section of the page, and the titles of these sections.
+CATALOGUES = {"ttrace": BUGS, "deepseek": OF_DEEPSEEK}
+TITLES = {
+    "ttrace": "The bugs of TTrace, Table 1",
+    "deepseek": "Bugs of latent attention, shared experts, biased routers and further tokens",
+}
 
 
 @dataclass
@@ -82,15 +90,19 @@ class Found:
 def main() -> None:
     arguments = _arguments()
     facts = machine()
-    wanted = [bug for bug in BUGS if not arguments.only or bug.name in arguments.only]
+    catalogue = [bug for bugs in CATALOGUES.values() for bug in bugs]
+    wanted = [bug for bug in catalogue if not arguments.only or bug.name in arguments.only]
     settings = Settings(
         record=arguments.record, max_world_size=arguments.max_world_size, localize=24 * 3600
     )
     with session(settings) as opened:
         found = [judge(bug, opened, arguments.quick) for bug in wanted]
     report(found)
-    if arguments.write:
-        write_section(PAGE, "ttrace", section(found, facts, settings.max_world_size), HEAD)
+    for name, bugs in CATALOGUES.items() if arguments.write else ():
+        of_it = [one for one in found if one.bug in bugs]
+        if of_it:
+            text = section(TITLES[name], of_it, facts, settings.max_world_size)
+            write_section(PAGE, name, text, HEAD)
     figures = [
         {
             "bug": one.bug.name,
@@ -178,13 +190,13 @@ def report(found: list[Found]) -> None:
     print(f"  {right} of {len(found)} localised to the right module and phase.")
 
 
-def section(found: list[Found], facts: dict[str, object], most: int) -> str:
-    """The page's section."""
+def section(title: str, found: list[Found], facts: dict[str, object], most: int) -> str:
+    """One section of the page."""
     judged = sum(len(one.triggering) + len(one.others) for one in found)
     right = sum(one.localised for one in found)
     columns = "TTrace|bug|kind|fails|silent|judge|first wrong tensor|step|localised to|seconds|from"
     lines = [
-        "## The bugs of TTrace, Table 1",
+        f"## {title}",
         "",
         (
             "Each bug is planted in the reference models by its original mechanism "
@@ -228,7 +240,7 @@ def _row(one: Found) -> str:
     as_expected = all(each.startswith(one.expected) for each in where)
     told = f"`{one.expected}`" if as_expected else f"{_listed(where)}, expected `{one.expected}`"
     return (
-        f"| {bug.ttrace} | [{bug.name}](#{bug.name}) | {bug.category} "
+        f"| {bug.ttrace or '-'} | [{bug.name}](#{bug.name}) | {bug.category} "
         f"| {one.right} of {len(one.triggering)} | {silent} of {len(one.others)} "
         f"| {', '.join(sorted(one.judges))} "
         f"| {told} | {bug.step if bug.step >= 0 else 'before the first'} "

@@ -1,7 +1,7 @@
 """Proves clean Points of the reference models on exact numbers, and refutes the planted bugs.
 
 Prints for each Point whether it is proved, refuted or not covered, and with which operator or
-tensor; for each bug of TTrace's catalogue, the first wrong tensor.  A clean Point that is refuted,
+tensor; for each bug of the catalogues, the first wrong tensor.  A clean Point that is refuted,
 and a bug that is proved, are errors of the judge.
 """
 
@@ -26,7 +26,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.alone import judge_alone
 from pytest_trainsafe.judges.exact.judge import ProofJudge
 from pytest_trainsafe.launch import GroupFailure
-from pytest_trainsafe.reference_models.bugs import BUGS
+from pytest_trainsafe.reference_models.bugs import BUGS, OF_DEEPSEEK
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import Program, resolve
@@ -80,7 +80,7 @@ def wanted(asked: argparse.Namespace) -> Iterator[tuple[str, str, Point, Mapping
             continue
         for point in each.points[: 1 if asked.quick else None]:
             yield each.program, each.name, point, each.arguments, ""
-    for bug in BUGS:
+    for bug in (*BUGS, *OF_DEEPSEEK):
         if not asked.only or bug.name in asked.only:
             given = {**bug.arguments, "bug": bug.name}
             yield bug.program, bug.program, triggering(bug), given, bug.name

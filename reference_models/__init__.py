@@ -1,6 +1,7 @@
 """Trusted single-device models, their parallel versions, and bugs to plant in the parallel ones.
 
-Start with a program: `gpt.py`, `llama.py`, `moe.py`, `cnn.py` or `lstm.py`.  Their parts:
+Start with a program: `gpt.py`, `llama.py`, `moe.py`, `deepseek.py`, `cnn.py` or `lstm.py`.  Their
+parts:
 
     config  rules   the sizes of the models, and the Points at which they can be trained
     networks/       the models on one device; `blocks/` are their layers

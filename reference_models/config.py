@@ -21,12 +21,14 @@ class TransformerConfig:
     heads: int = 4
     seq_len: int = 32
     vocabulary: int = VOCABULARY
+    #: The sizes that may be 0.
+    may_be_none: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-                raise ValueError(f"{field.name}={value} must be at least 1")
+            value, least = getattr(self, field.name), int(field.name not in self.may_be_none)
+            if isinstance(value, int) and not isinstance(value, bool) and value < least:
+                raise ValueError(f"{field.name}={value} must be at least {least}")
         if self.hidden % self.heads:
             raise ValueError(
                 f"hidden={self.hidden} cannot be divided into heads={self.heads} equal heads; "
@@ -110,6 +112,65 @@ class MoEConfig(LlamaConfig):
                 f"most {self.experts}, or more experts"
             )
 
+    @property
+    def expert_ffn(self) -> int:
+        """The width inside an expert."""
+        return self.ffn
+
+
+@dataclass(frozen=True, slots=True)
+class DeepSeekConfig(TransformerConfig):
+    """The sizes of a DeepSeek-V3: latent attention, shared and routed experts, one further token.
+
+    Queries are made from a latent vector of width `q_rank`, keys and values from one of `kv_rank`.
+    A head of queries and keys has `head_dim` elements without positions and `rope_dim` rotated
+    ones; all heads share the rotated keys.  The first `dense_layers` layers have an MLP of width
+    `ffn`.  The others, and the layer that predicts a further token if `dense_layers` is at most
+    `layers`, have `experts` experts of width `expert_ffn`, of which each token goes to `top_k`,
+    and `shared` experts of this width for all tokens.  The weights of a token's experts add up to
+    `route_scale`.  A bias changes by `bias_speed` in a step.  `mtp_weight` is the weight of the
+    loss of the further token.
+    """
+
+    q_rank: int = 24
+    kv_rank: int = 16
+    rope_dim: int = 8
+    ffn: int = 96
+    dense_layers: int = 1
+    experts: int = 4
+    top_k: int = 2
+    expert_ffn: int = 32
+    shared: int = 1
+    route_scale: float = 2.5
+    bias_speed: float = 0.001
+    mtp_weight: float = 0.3
+    may_be_none: ClassVar[tuple[str, ...]] = ("dense_layers",)
+    bias: ClassVar[bool] = False
+    gated: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        TransformerConfig.__post_init__(self)
+        if self.top_k > self.experts:
+            raise ValueError(
+                f"top_k={self.top_k} is greater than experts={self.experts}; choose a top_k of at "
+                f"most {self.experts}, or more experts"
+            )
+        if self.rope_dim % 2:
+            raise ValueError(
+                f"rope_dim={self.rope_dim} is odd, but rotary positions rotate pairs of elements; "
+                "choose an even width"
+            )
+
+    @property
+    def kv_heads(self) -> int:
+        """The number of heads of keys and of values."""
+        return self.heads
+
+    @property
+    def key_dim(self) -> int:
+        """The width of a head of queries or keys, with its rotated elements."""
+        return self.head_dim + self.rope_dim
+
 
 @dataclass(frozen=True, slots=True)
 class MixedConfig(MoEConfig):
@@ -143,7 +204,10 @@ NORMS = ("rms", "layer")
 MIXTURES = {"none": 0, "all": 1, "second": 2}
 
 #: The configurations whose attention and MLP are built by the same code.
-AnyConfig = GPTConfig | LlamaConfig
+AnyConfig = GPTConfig | LlamaConfig | DeepSeekConfig
+
+#: The configurations whose experts are built by the same code.
+ExpertsConfig = MoEConfig | DeepSeekConfig
 
 
 def qkv_blocks(config: AnyConfig) -> tuple[int, int, int]:
@@ -152,9 +216,20 @@ def qkv_blocks(config: AnyConfig) -> tuple[int, int, int]:
     return config.hidden, narrow, narrow
 
 
-def fc1_blocks(config: AnyConfig) -> tuple[int, ...]:
-    """The widths of the blocks in the output of the MLP's first layer.
+def q_up_blocks(config: DeepSeekConfig) -> tuple[int, int]:
+    """The widths of all queries without positions, and of all rotated ones, as projected."""
+    return config.heads * config.head_dim, config.heads * config.rope_dim
 
-    These are gates and values for a gated MLP, else one block.
+
+def kv_up_blocks(config: DeepSeekConfig) -> tuple[int, int]:
+    """The widths of all keys without positions, and of all values, as projected."""
+    return config.heads * config.head_dim, config.heads * config.head_dim
+
+
+def fc1_blocks(config: AnyConfig, ffn: int | None = None) -> tuple[int, ...]:
+    """The widths of the blocks in the output of the first layer of an MLP of width `ffn`.
+
+    These are gates and values for a gated MLP, else one block.  The default is the MLP of a layer
+    without experts.
     """
-    return (config.ffn,) * (2 if config.gated else 1)
+    return (config.ffn if ffn is None else ffn,) * (2 if config.gated else 1)

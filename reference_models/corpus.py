@@ -33,12 +33,21 @@ EXPERTS: Axes = {
     "dp": [1, 2],
     "ep": [1, 2],
 }
+#: Without dp, which the sweeps in WAYS have: the product of all axes has too many Points.
+STAGES_AND_EXPERTS: Axes = {
+    "tp": [1, 2],
+    "sp": [False, True],
+    "cp": [1, 2],
+    "pp": [1, 2],
+    "ep": [1, 2],
+}
 DATA: Axes = {"dp": [1, 2, 4], "zero": [0, 1]}
 
 RANKS: dict[str, Axes] = {
     "gpt": TRANSFORMER,
     "llama": TRANSFORMER,
     "moe": EXPERTS,
+    "deepseek": STAGES_AND_EXPERTS,
     "cnn": DATA,
     "lstm": DATA,
     "masked": {"dp": [1, 2]},
@@ -69,6 +78,15 @@ WAYS: dict[str, list[tuple[Axes, dict[str, object]]]] = {
         ({"tp": [2], "sp": [True], "dp": [1, 2]}, {"top_k": 1}),
         ({"dp": [1, 2], "cp": [1, 2], "ep": [1, 2, 4], "zero": [1]}, {"clip": 0.5}),
         ({"dp": [2], "tp": [2], "sp": [True], "ep": [1, 2], "zero": [1]}, {}),
+    ],
+    "deepseek": [
+        ({"dp": [2], "tp": [1, 2], "sp": [False, True], "ep": [1, 2], "zero": [0, 1]}, {}),
+        ({"dp": [2], "pp": [2], "ep": [1, 2], "zero": [0, 1]}, {"clip": 0.5}),
+        ({"recompute": ["full", "selective"], "tp": [1, 2], "sp": [False, True]}, {"layers": 3}),
+        ({"pp": [2], "vpp": [2], "tp": [1, 2]}, {"layers": 4, "recompute_num_layers": 2}),
+        ({"tp": [2], "sp": [False, True]}, {"tp_overlap": True, "shared": 2, "top_k": 1}),
+        ({"cp": [2], "tp": [1, 2], "pp": [1, 2]}, {"dense_layers": 0, "clip": 0.5}),
+        ({"dp": [2], "zero": [1]}, {"overlap_param_gather": True, "overlap_grad_reduce": True}),
     ],
     "cnn": [],
     "lstm": [],

@@ -44,9 +44,10 @@ class SelfAttention(nn.Module):
 class CoreAttention(nn.Module):
     """Causal attention: maps queries, keys and values to the weighted sums of the values.
 
-    All have the shape [batch, sequence, heads * head_dim]; keys and values may have fewer heads.
-    The result has the shape of the queries.  The numbers of heads follow from the widths, so the
-    inputs may have only some of the model's heads.
+    All have the shape [batch, sequence, heads * head_dim]; keys and values may have fewer heads,
+    and the values of a head another width than `head_dim`.  The result has as many heads as the
+    queries, of the values' width.  The numbers of heads follow from the widths, so the inputs may
+    have only some of the model's heads.
     """
 
     def __init__(self, head_dim: int) -> None:
@@ -77,15 +78,19 @@ def attend(query: Tensor, key: Tensor, value: Tensor, head_dim: int, positions: 
 def heads_of(
     query: Tensor, key: Tensor, value: Tensor, head_dim: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return all three as [batch, heads, sequence, head_dim].
+    """Return all three as [batch, heads, sequence, width of a head].
 
     Heads of keys and values are repeated, so that all three have the same number of heads.
     """
-    query, key, value = (_split_heads(part, head_dim) for part in (query, key, value))
-    shared = query.shape[1] // key.shape[1]
+    heads, kv_heads = query.shape[-1] // head_dim, key.shape[-1] // head_dim
+    query, key, value = (
+        _split_heads(part, count)
+        for part, count in ((query, heads), (key, kv_heads), (value, kv_heads))
+    )
+    shared = heads // kv_heads
     return query, key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)
 
 
-def _split_heads(tensor: Tensor, head_dim: int) -> Tensor:
-    """Reshape [batch, sequence, heads * head_dim] to [batch, heads, sequence, head_dim]."""
-    return tensor.view(*tensor.shape[:2], -1, head_dim).transpose(1, 2)
+def _split_heads(tensor: Tensor, heads: int) -> Tensor:
+    """Reshape [batch, sequence, heads * width] to [batch, heads, sequence, width]."""
+    return tensor.view(*tensor.shape[:2], heads, -1).transpose(1, 2)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_trainsafe.reference_models.blocks.mlp import MLP
-from pytest_trainsafe.reference_models.config import MoEConfig
+from pytest_trainsafe.reference_models.config import ExpertsConfig
 
 
 class Experts(nn.ModuleDict):
@@ -17,8 +17,9 @@ class Experts(nn.ModuleDict):
     nothing.  An expert without tokens is called as well, so that its gradients exist and are zero.
     """
 
-    def __init__(self, config: MoEConfig) -> None:
-        super().__init__({str(number): MLP(config) for number in range(config.experts)})
+    def __init__(self, config: ExpertsConfig) -> None:
+        experts = {str(number): MLP(config, config.expert_ffn) for number in range(config.experts)}
+        super().__init__(experts)
 
     def forward(self, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         tokens, choices = hidden.flatten(0, 1), chosen.flatten(0, 1)

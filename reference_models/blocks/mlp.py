@@ -9,14 +9,17 @@ from pytest_trainsafe.reference_models.config import AnyConfig, fc1_blocks
 
 
 class MLP(nn.Module):
-    """Maps [..., hidden] to the same shape, with GELU between two layers, or SwiGLU if gated."""
+    """Maps [..., hidden] to the same shape, with GELU between two layers, or SwiGLU if gated.
 
-    def __init__(self, config: AnyConfig) -> None:
+    The width between the layers is `ffn`, or that of the configuration.
+    """
+
+    def __init__(self, config: AnyConfig, ffn: int | None = None) -> None:
         super().__init__()
-        width, bias = config.hidden, config.bias
-        self.linear_fc1: nn.Module = nn.Linear(width, sum(fc1_blocks(config)), bias=bias)
+        width, bias, inner = config.hidden, config.bias, fc1_blocks(config, ffn)
+        self.linear_fc1: nn.Module = nn.Linear(width, sum(inner), bias=bias)
         self.activation_func = SwiGLU() if config.gated else nn.GELU()
-        self.linear_fc2: nn.Module = nn.Linear(config.ffn, width, bias=bias)
+        self.linear_fc2: nn.Module = nn.Linear(inner[0], width, bias=bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         narrowed: Tensor = self.linear_fc2(self.activation_func(self.linear_fc1(hidden)))

@@ -10,27 +10,26 @@ import torch
 from torch import Tensor, nn
 
 from pytest_trainsafe.reference_models.blocks.attention import SelfAttention
-from pytest_trainsafe.reference_models.config import LlamaConfig
 
 #: The slowest pair of elements of a head rotates once in about 2 pi * BASE positions.
 BASE = 10_000.0
 
 
 class RotaryTables(nn.Module):
-    """Maps positions [1, sequence] to the cosines and sines of their angles.
+    """Maps positions [1, sequence] to the cosines and sines of the angles of `width` elements.
 
     Both results have the shape [1, sequence, pairs]; all layers share them.  They are float64 in
     every model: in bfloat16, adjacent numbers above 1024 are at least 8 apart, and an angle rounded
     by several radians is useless.
     """
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.head_dim = config.head_dim
+        self.width = width
 
     def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        even = torch.arange(0, self.head_dim, 2, dtype=torch.float64, device=positions.device)
-        angles = positions[..., None] * BASE ** -(even / self.head_dim)
+        even = torch.arange(0, self.width, 2, dtype=torch.float64, device=positions.device)
+        angles = positions[..., None] * BASE ** -(even / self.width)
         return angles.cos(), angles.sin()
 
 
@@ -46,9 +45,9 @@ class RotaryAttention(SelfAttention):
 
 
 def turn(tensor: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate pairs of elements in each head of a tensor [batch, sequence, heads * head_dim].
+    """Rotate pairs of elements in each head of a tensor [batch, sequence, heads * width].
 
-    Element i of a head is paired with element i + head_dim / 2.  Computed in float32, or in float64
+    Element i of a head is paired with element i + width / 2.  Computed in float32, or in float64
     if the tensor is float64; the result has the tensor's dtype.
     """
     wide = torch.promote_types(tensor.dtype, torch.float32)

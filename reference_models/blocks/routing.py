@@ -1,20 +1,23 @@
 """Decides which experts a token goes to: scores, choice, balance, capacity.
 
-Used by `moe_layer.py`.  Balance and capacity are counted over one whole micro-batch.  With dp, each
-rank has whole micro-batches, so the counts do not depend on the number of ranks.  With cp or sp,
-each rank has only a part of the sequences of a micro-batch; `parallel/experts/routing.py` then
-combines the choices of these ranks.
+Used by `moe_layer.py` and `deepseek_moe.py`.  Balance and capacity are counted over one whole
+micro-batch.  With dp, each rank has whole micro-batches, so the counts do not depend on the number
+of ranks.  With cp or sp, each rank has only a part of the sequences of a micro-batch;
+`parallel/experts/routing.py` then combines the choices of these ranks.  The biases of
+`BiasedSelection` follow from the choices of a whole step.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pytest_trainsafe.reference_models.config import MoEConfig
+from pytest_trainsafe.reference_models.config import DeepSeekConfig, ExpertsConfig, MoEConfig
 
 
 class Router(nn.Module):
@@ -23,24 +26,85 @@ class Router(nn.Module):
     Computed in float32, or in float64 if the hidden states are float64.
     """
 
-    def __init__(self, config: MoEConfig) -> None:
+    def __init__(self, config: ExpertsConfig) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(config.experts, config.hidden))
 
     def forward(self, hidden: Tensor) -> Tensor:
+        return self.logits(hidden).softmax(dim=-1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the products of hidden states and the experts' vectors."""
         wide = torch.promote_types(hidden.dtype, torch.float32)
-        return F.linear(hidden.to(wide), self.weight.to(wide)).softmax(dim=-1)
+        return F.linear(hidden.to(wide), self.weight.to(wide))
+
+
+class SigmoidRouter(Router):
+    """Maps hidden states to the experts' scores, each from 0 to 1 and independent of the others.
+
+    (DeepSeek-AI 2024, "DeepSeek-V3", section 2.1.2.)
+    """
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.logits(hidden).sigmoid()
 
 
 class Selection(nn.Module):
     """Maps probabilities to the numbers of the `top_k` most probable experts, best first."""
 
-    def __init__(self, config: MoEConfig) -> None:
+    def __init__(self, config: ExpertsConfig) -> None:
         super().__init__()
         self.top_k = config.top_k
 
     def forward(self, probabilities: Tensor) -> Tensor:
         return probabilities.topk(self.top_k, dim=-1).indices
+
+
+class BiasedSelection(Selection):
+    """Maps scores to the numbers of the `top_k` experts with the largest sums of score and bias.
+
+    The bias of an expert that was chosen too rarely rises after a step, and that of one that was
+    chosen too often falls, each by `speed` (Wang et al. 2024, "Auxiliary-loss-free load balancing
+    strategy for mixture-of-experts", algorithm 1).  The bias enters nothing but the choice.
+    It is float32 if the model is narrower, where a few steps would end its growth.
+    """
+
+    def __init__(self, config: DeepSeekConfig) -> None:
+        super().__init__(config)
+        self.speed = config.bias_speed
+        self.bias: Tensor
+        self.register_buffer("bias", torch.zeros(config.experts))
+        #: How often each expert was chosen since the bias was last updated, int64.
+        self.counts = torch.zeros(config.experts, dtype=torch.int64)
+
+    def forward(self, probabilities: Tensor) -> Tensor:
+        return super().forward(probabilities + self.bias)
+
+    def count(self, chosen: Tensor) -> None:
+        """Add choices to the counts.
+
+        A recomputed layer runs twice, with autograd once; that run counts.
+        """
+        if torch.is_grad_enabled():
+            self.counts += torch.bincount(chosen.flatten(), minlength=len(self.counts))
+
+    @torch.no_grad()
+    def update(self, counts: Tensor) -> None:
+        """Change the bias after a step, in which experts were chosen `counts` times on all ranks.
+
+        Integers decide, because a sum in a narrow dtype could have the wrong sign.
+        """
+        lacking = (counts.sum() - len(counts) * counts).sign()
+        self.bias += self.speed * lacking.to(self.bias.dtype)
+        self.counts = torch.zeros_like(counts)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        bias = self.bias
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        wide = torch.promote_types(self.bias.dtype, torch.float32)
+        self.bias = bias.to(device=self.bias.device, dtype=wide)
+        self.counts = self.counts.to(self.bias.device)
+        return self
 
 
 class Balance(nn.Module):

@@ -17,9 +17,9 @@ class Bug:
 
     `program` is the module of `reference_models` whose `train(..., bug=name)` plants it; it is
     called with `arguments` as well.  `sweep` has further axes that tests of the bug must sweep,
-    besides the program's axes in `corpus.RANKS`.  `ttrace` is the bug's number in TTrace, and
-    `category` its category there: WD for wrong data, WC for wrong communication, MC for missing
-    communication.
+    besides the program's axes in `corpus.RANKS`.  `ttrace` is the bug's number in TTrace, 0
+    if it is not one of TTrace's, and `category` its category there: WD for wrong data, WC for wrong
+    communication, MC for missing communication.
     `what` says what goes wrong, `origin` is the address of the report, and `when` says at which
     Points the bug acts; `triggers` decides that for a Point.  `module`, `tensor` and `kind` name
     the first wrong tensor, which is in step `step` and, if its kind has micro-batches, in

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from torch import Tensor, nn
 
 from pytest_trainsafe.reference_models.blocks.attention import SelfAttention
+from pytest_trainsafe.reference_models.blocks.latent import LatentAttention
 
 
 class TransformerLayer(nn.Module):
@@ -18,7 +19,7 @@ class TransformerLayer(nn.Module):
     def __init__(
         self,
         input_layernorm: nn.Module,
-        self_attention: SelfAttention,
+        self_attention: SelfAttention | LatentAttention,
         pre_mlp_layernorm: nn.Module,
         mlp: nn.Module,
     ) -> None:

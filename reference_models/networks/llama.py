@@ -23,7 +23,7 @@ class Llama(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.embedding = TokenEmbedding(config)
-        self.rotary_tables = RotaryTables(config)
+        self.rotary_tables = RotaryTables(config.head_dim)
         layers = (self.make_layer(config) for _ in range(config.layers))
         self.decoder = Decoder(layers, RMSNorm(config.hidden))
         self.output_layer: nn.Module = nn.Linear(config.hidden, config.vocabulary, bias=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from pytest_trainsafe.reference_models.blocks.attention import CoreAttention, SelfAttention
 from pytest_trainsafe.reference_models.blocks.mlp import MLP
 from pytest_trainsafe.reference_models.config import (
     AnyConfig,
@@ -18,6 +19,7 @@ from pytest_trainsafe.reference_models.config import (
     qkv_blocks,
 )
 from pytest_trainsafe.reference_models.networks.decoder import TransformerLayer
+from pytest_trainsafe.reference_models.networks.deepseek import DeepSeek, Transformer
 from pytest_trainsafe.reference_models.networks.gpt import GPT, tie
 from pytest_trainsafe.reference_models.networks.llama import Llama
 from pytest_trainsafe.reference_models.parallel.axes import Axes
@@ -70,7 +72,7 @@ def parallel_llama(config: LlamaConfig, axes: Axes) -> Llama:
     return model
 
 
-def apply_axes(model: GPT | Llama, config: AnyConfig, axes: Axes) -> None:
+def apply_axes(model: Transformer, config: AnyConfig, axes: Axes) -> None:
     """Replaces the modules that all models have: norms, projections, attention, the loss."""
     if axes.sp:
         _apply_sequence_parallel(model, config, axes)
@@ -83,7 +85,7 @@ def apply_axes(model: GPT | Llama, config: AnyConfig, axes: Axes) -> None:
     _apply_recomputation(model, axes)
 
 
-def _apply_sequence_parallel(model: GPT | Llama, config: AnyConfig, axes: Axes) -> None:
+def _apply_sequence_parallel(model: Transformer, config: AnyConfig, axes: Axes) -> None:
     decoder, width = model.decoder, config.hidden
     for layer in layers_of(model):
         layer.input_layernorm = sequence_parallel(layer.input_layernorm, width, axes)
@@ -91,42 +93,47 @@ def _apply_sequence_parallel(model: GPT | Llama, config: AnyConfig, axes: Axes) 
     decoder.final_layernorm = sequence_parallel(decoder.final_layernorm, width, axes)
 
 
-def _apply_tensor_parallel(model: GPT | Llama, config: AnyConfig, axes: Axes) -> None:
+def _apply_tensor_parallel(model: Transformer, config: AnyConfig, axes: Axes) -> None:
     width, bias = config.hidden, config.bias
     model.embedding.word_embeddings = VocabParallelEmbedding(config, axes)
     for layer in layers_of(model):
         attention, mlp = layer.self_attention, layer.mlp
-        qkv = qkv_blocks(config)
-        attention.linear_qkv = ColumnParallelLinear(width, sum(qkv), axes, bias=bias, blocks=qkv)
-        attention.linear_proj = RowParallelLinear(width, width, axes, bias=bias)
+        if isinstance(attention, SelfAttention):
+            qkv = qkv_blocks(config)
+            linear = ColumnParallelLinear(width, sum(qkv), axes, bias=bias, blocks=qkv)
+            attention.linear_qkv = linear
+            attention.linear_proj = RowParallelLinear(width, width, axes, bias=bias)
         if isinstance(mlp, MLP):
             cut_mlp(mlp, config, axes)
     model.output_layer = ColumnParallelLinear(width, config.vocabulary, axes, bias=False)
     model.cross_entropy = VocabParallelCrossEntropy(axes)
 
 
-def cut_mlp(mlp: MLP, config: AnyConfig, axes: Axes) -> None:
-    """Splits an MLP over tp."""
-    width, bias, fc1 = config.hidden, config.bias, fc1_blocks(config)
+def cut_mlp(mlp: MLP, config: AnyConfig, axes: Axes, ffn: int | None = None) -> None:
+    """Splits an MLP over tp; its width is `ffn`, or that of the configuration."""
+    width, bias, fc1 = config.hidden, config.bias, fc1_blocks(config, ffn)
     blocks = fc1 if config.gated else ()
     mlp.linear_fc1 = ColumnParallelLinear(width, sum(fc1), axes, bias=bias, blocks=blocks)
-    mlp.linear_fc2 = RowParallelLinear(config.ffn, width, axes, bias=bias)
+    mlp.linear_fc2 = RowParallelLinear(fc1[0], width, axes, bias=bias)
 
 
-def _apply_context_parallel(model: GPT | Llama, config: AnyConfig, axes: Axes) -> None:
+def _apply_context_parallel(model: Transformer, config: AnyConfig, axes: Axes) -> None:
     ring = axes.techniques.cp_method == "ring"
     attention = RingAttention if ring else ContextParallelAttention
     for layer in layers_of(model):
-        layer.self_attention.core_attention = attention(config.head_dim, axes)
+        core = layer.self_attention.core_attention
+        assert isinstance(core, CoreAttention)
+        layer.self_attention.core_attention = attention(core.head_dim, axes)
     if axes.planted("cp-layernorm-grads"):
         # Because the sequence is split, a rank's gradient is a partial sum; but over cp, not tp.
         mark_norms(model)
 
 
-def _apply_fp8(model: GPT | Llama, axes: Axes) -> None:
+def _apply_fp8(model: Transformer, axes: Axes) -> None:
     """Makes all linear layers compute in FP8, except the output layer and those of experts."""
     for layer in layers_of(model):
         attention, mlp = layer.self_attention, layer.mlp
+        assert isinstance(attention, SelfAttention)
         linears = [attention.linear_qkv, attention.linear_proj]
         if isinstance(mlp, MLP):
             linears += [mlp.linear_fc1, mlp.linear_fc2]
@@ -137,7 +144,7 @@ def _apply_fp8(model: GPT | Llama, axes: Axes) -> None:
                 use_fp8(linear, axes)
 
 
-def _apply_recomputation(model: GPT | Llama, axes: Axes) -> None:
+def _apply_recomputation(model: Transformer, axes: Axes) -> None:
     if axes.techniques.recompute == "full":
         model.decoder.run_layers = partial(run_in_chunks, axes=axes)
     elif axes.techniques.recompute == "selective":
@@ -145,9 +152,10 @@ def _apply_recomputation(model: GPT | Llama, axes: Axes) -> None:
             recompute_in_backward(layer.self_attention.core_attention)
 
 
-def layers_of(model: GPT | Llama) -> Iterator[TransformerLayer]:
-    """The layers of a model's decoder."""
-    for layer in model.decoder.layers:
+def layers_of(model: Transformer) -> Iterator[TransformerLayer]:
+    """The layers of a model's decoder, and the one that predicts a further token."""
+    further = [model.mtp.transformer_layer] if isinstance(model, DeepSeek) else []
+    for layer in [*model.decoder.layers, *further]:
         assert isinstance(layer, TransformerLayer)
         yield layer
 

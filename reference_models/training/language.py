@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from pytest_trainsafe.reference_models.config import VOCABULARY
 from pytest_trainsafe.reference_models.datasets import text
-from pytest_trainsafe.reference_models.networks.gpt import GPT
-from pytest_trainsafe.reference_models.networks.llama import Llama
+from pytest_trainsafe.reference_models.networks.deepseek import Transformer
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.context.zigzag import take_part
 from pytest_trainsafe.reference_models.parallel.data.update import Update
+from pytest_trainsafe.reference_models.parallel.experts.routing import update_biases
 from pytest_trainsafe.reference_models.parallel.fp8 import finish_fp8_step
 from pytest_trainsafe.reference_models.parallel.pipeline.pipeline import Pipeline
 from pytest_trainsafe.reference_models.parallel.pipeline.schedules import TORCHS, require_known
@@ -23,6 +23,7 @@ from pytest_trainsafe.reference_models.parallel.pipeline.stages import Stage, cu
 from pytest_trainsafe.reference_models.parallel.techniques import compiled
 from pytest_trainsafe.reference_models.parallel.tensor.loss import loss_to_differentiate
 from pytest_trainsafe.reference_models.plain import fp8 as plain_fp8
+from pytest_trainsafe.reference_models.plain import routing as plain_routing
 from pytest_trainsafe.reference_models.plain.update import PlainUpdate, plain_loss
 
 if TYPE_CHECKING:
@@ -58,15 +59,15 @@ def train_language_model(
 ) -> None:
     """Train `model`, where `model(tokens, positions, targets)` returns the loss of every token.
 
-    With pp, a rank trains its stages of the model.  On a single device, the loss scale, the update
-    and the FP8 scales come from separate code (`plain/update.py`, `plain/fp8.py`), so that an error
-    in the code of the parallel models is not in the reference as well.
+    With pp, a rank trains its stages of the model.  On a single device, the loss scale, the update,
+    the FP8 scales and the biases of routers come from separate code (`plain/`), so that an error in
+    the code of the parallel models is not in the reference as well.
     """
     require_known(recipe.schedule)
     held: nn.ModuleList = nn.ModuleList([model])
     pipeline: Pipeline | TorchPipeline | None = None
     if axes.pp.size > 1:
-        assert isinstance(model, GPT | Llama)
+        assert isinstance(model, Transformer)
         stages = cut_into_stages(model, axes)
         held = nn.ModuleList(stages)
     held = held.to(device=ctx.device, dtype=ctx.dtype)
@@ -108,8 +109,10 @@ def train_language_model(
             update.step(ctx, recipe.clip)
             if axes.alone:
                 plain_fp8.finish_step(held)
+                plain_routing.update_biases(held)
             else:
                 finish_fp8_step(held, axes)
+                update_biases(held, axes)
 
 
 def _pipeline(

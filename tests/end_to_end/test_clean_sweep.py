@@ -7,7 +7,7 @@ import pytest
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.align.logical import logical_tensor
-from pytest_trainsafe.reference_models import cnn, gpt, llama, lstm, moe
+from pytest_trainsafe.reference_models import cnn, deepseek, gpt, llama, lstm, moe
 
 
 @pytest.mark.trainsafe(gpt.train, tp=[1, 2], cp=[1, 2])
@@ -76,6 +76,21 @@ def test_the_llama_with_dp_tp_and_cp_trains_like_one_device(candidate_trace, ref
 
 @pytest.mark.trainsafe(moe.train, dp=2, ep=2, args={"capacity_factor": 1.0})
 def test_the_moe_with_ep_and_dp_trains_like_one_device(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(deepseek.train, pp=2, dp=2, ep=2, dtype=["bfloat16"], args={"clip": 0.5})
+def test_the_deepseek_with_stages_and_experts_over_ranks_trains_like_one_device(
+    candidate_trace, reference_trace
+):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.slow
+@pytest.mark.trainsafe(
+    deepseek.train, tp=2, cp=2, sp=True, zero=[0, 1], dtype=["bfloat16"], recompute="selective"
+)
+def test_the_deepseek_with_tp_cp_and_sp_trains_like_one_device(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 

@@ -29,7 +29,7 @@ def test_the_llama_learns() -> None:
 def test_rotary_products_depend_only_on_the_distance() -> None:
     torch.manual_seed(0)
     query, key = torch.randn(2, 1, 1, 16, dtype=torch.float64)
-    tables = RotaryTables(LlamaConfig())
+    tables = RotaryTables(LlamaConfig().head_dim)
 
     def product(at_query: int, at_key: int) -> float:
         turned = [

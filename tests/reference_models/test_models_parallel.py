@@ -73,7 +73,14 @@ def test_bfloat16_tensors_differ_from_the_single_device_ones_by_at_most_5_percen
 
 
 @pytest.mark.parametrize(
-    ("run", "reference"), [("moe", "moe"), ("moe ep", "moe"), ("moe ep tp", "moe clip")]
+    ("run", "reference"),
+    [
+        ("moe", "moe"),
+        ("moe ep", "moe"),
+        ("moe ep tp", "moe clip"),
+        ("deepseek", "deepseek"),
+        ("deepseek ep", "deepseek"),
+    ],
 )
 def test_a_mixture_of_experts_equals_the_single_device_one(
     parallel, single, run, reference

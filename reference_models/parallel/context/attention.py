@@ -18,7 +18,8 @@ from pytest_trainsafe.reference_models.parallel.regions import gather_into
 class ContextParallelAttention(CoreAttention):
     """Attention over all-gathered keys and values.
 
-    Queries, keys, values and the result have the shape [batch, sequence / cp, heads * head_dim].
+    Queries, keys, values and the result have the shape [batch, sequence / cp, heads * head_dim],
+    where values and the result may have heads of another width.
     """
 
     def __init__(self, head_dim: int, axes: Axes) -> None:
@@ -28,6 +29,7 @@ class ContextParallelAttention(CoreAttention):
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         # One message for both; its backward sums all ranks' gradients of each key and value.
         both = gather_into(torch.cat([key, value], dim=-1), 1, self.cp)
-        key, value = put_in_order(both, self.cp).chunk(2, dim=-1)
+        widths = [key.shape[-1], value.shape[-1]]
+        key, value = torch.split(put_in_order(both, self.cp), widths, dim=-1)
         positions = torch.arange(key.shape[1], device=key.device)
         return attend(query, key, value, self.head_dim, take_part(positions, self.cp, dim=0))

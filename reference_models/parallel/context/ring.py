@@ -21,7 +21,8 @@ from pytest_trainsafe.reference_models.parallel.context.zigzag import take_part
 class RingAttention(CoreAttention):
     """Attention over keys and values that are passed round a ring.
 
-    Queries, keys, values and the result have the shape [batch, sequence / cp, heads * head_dim].
+    Queries, keys, values and the result have the shape [batch, sequence / cp, heads * head_dim],
+    where values and the result may have heads of another width.
     """
 
     def __init__(self, head_dim: int, axes: Axes) -> None:
@@ -35,16 +36,17 @@ class RingAttention(CoreAttention):
 
 
 class _Ring(torch.autograd.Function):
-    """Ring attention of tensors of shape [batch, heads, sequence / cp, head_dim]."""
+    """Ring attention of tensors of shape [batch, heads, sequence / cp, width of a head]."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, axes: Axes) -> Tensor:
         wide = torch.promote_types(query.dtype, torch.float32)
-        q, visiting, cp = query.to(wide), torch.stack([key, value]), axes.cp
+        q, visiting, cp = query.to(wide), torch.cat([key, value], dim=-1), axes.cp
+        widths = [key.shape[-1], value.shape[-1]]
         peak = q.new_full((*q.shape[:-1], 1), -math.inf)
-        total, mixed = torch.zeros_like(peak), torch.zeros_like(q)
+        total, mixed = torch.zeros_like(peak), q.new_zeros((*q.shape[:-1], widths[1]))
         for turn in range(cp.size):
-            k, v = visiting.to(wide)
+            k, v = torch.split(visiting.to(wide), widths, dim=-1)
             scores = _scores(q, k, cp, turn)
             # The first keys are this rank's own, of which each query sees at least its own token's.
             higher = torch.maximum(peak, scores.amax(dim=-1, keepdim=True))
@@ -71,16 +73,18 @@ class _Ring(torch.autograd.Function):
         dot = (gradient * mixed).sum(dim=-1, keepdim=True)
         dq = torch.zeros_like(q)
         # The gradients travel with their keys and values, and return to their rank at the end.
-        none = torch.zeros_like(key)
-        visiting = torch.stack([key, value, none, none]).to(mixed.dtype)
+        widths = [key.shape[-1], value.shape[-1]] * 2
+        none = torch.zeros_like(key), torch.zeros_like(value)
+        visiting = torch.cat([key, value, *none], dim=-1).to(mixed.dtype)
         for turn in range(cp.size):
-            k, v, dk, dv = visiting
+            k, v, dk, dv = torch.split(visiting, widths, dim=-1)
             weights = (_scores(q, k, cp, turn) - log_total).exp()
             into_scores = weights * (gradient @ v.mT - dot) / math.sqrt(q.shape[-1])
             dq = dq + into_scores @ k
             dk, dv = dk + into_scores.mT @ q, dv + weights.mT @ gradient
-            visiting = pass_on(torch.stack([k, v, dk, dv]), cp)
-        return dq.to(query.dtype), *visiting[2:].to(key.dtype), None
+            visiting = pass_on(torch.cat([k, v, dk, dv], dim=-1), cp)
+        dk, dv = torch.split(visiting.to(key.dtype), widths, dim=-1)[2:]
+        return dq.to(query.dtype), dk, dv, None
 
 
 def _scores(query: Tensor, key: Tensor, cp: Axis, turn: int) -> Tensor:

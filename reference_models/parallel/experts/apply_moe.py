@@ -11,7 +11,7 @@ from pytest_trainsafe.reference_models.parallel.experts.experts import ParallelE
 from pytest_trainsafe.reference_models.parallel.experts.routing import (
     ParallelBalance,
     ParallelCapacity,
-    SequenceParallelRouter,
+    score_a_shard,
 )
 from pytest_trainsafe.reference_models.parallel.tensor.embedding import (
     SequenceParallelTokenEmbedding,
@@ -45,7 +45,7 @@ def parallel_moe(config: MoEConfig, axes: Axes) -> MoE:
 def apply_to_experts(mlp: MoELayer, config: MoEConfig, axes: Axes) -> None:
     """Replaces those modules of one mixture-of-experts layer that the axes affect."""
     if axes.sp:
-        mlp.router = SequenceParallelRouter(config, axes)
+        score_a_shard(mlp.router, axes)
     if axes.sp or axes.cp.size > 1:
         mlp.balance = ParallelBalance(config, axes)
         mlp.capacity = ParallelCapacity(config, axes)

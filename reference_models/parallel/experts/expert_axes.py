@@ -14,17 +14,18 @@ import torch.distributed as dist
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
+from pytest_trainsafe.reference_models.parallel.techniques import Techniques
 
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
 
-def axes_with_experts(ctx: Context, bug: str = "") -> Axes:
+def axes_with_experts(ctx: Context, bug: str = "", techniques: Techniques | None = None) -> Axes:
     """Reads the axes of a model with experts from a context.
 
     Raises ValueError for an unknown bug or axis, and if ep does not divide dp * cp.
     """
-    axes = Axes.of(ctx, bug, experts=True)
+    axes = Axes.of(ctx, bug, techniques, experts=True)
     if int(ctx.point.get("ep", 1)) == 1:
         return axes
     ep, edp = expert_axes(ctx.point, ctx.rank)

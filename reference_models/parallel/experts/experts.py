@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pytest_trainsafe.reference_models.blocks.experts import Experts
 from pytest_trainsafe.reference_models.blocks.mlp import MLP
-from pytest_trainsafe.reference_models.config import MoEConfig, fc1_blocks
+from pytest_trainsafe.reference_models.config import ExpertsConfig, fc1_blocks
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.collectives import all_gather, all_to_all
 from pytest_trainsafe.reference_models.parallel.marks import mark_expert, mark_split
@@ -31,7 +31,7 @@ class ParallelExperts(Experts):
     gathers the sequence first, and at the end it splits the sum along the sequence again.
     """
 
-    def __init__(self, config: MoEConfig, axes: Axes) -> None:
+    def __init__(self, config: ExpertsConfig, axes: Axes) -> None:
         super().__init__(config)
         self.axes, self.number = axes, config.experts
         here = self.number // axes.ep.size
@@ -85,14 +85,14 @@ class ParallelExperts(Experts):
         return exchange(said, origin, to, ep)
 
 
-def _cut(expert: MLP, config: MoEConfig, axes: Axes) -> None:
+def _cut(expert: MLP, config: ExpertsConfig, axes: Axes) -> None:
     """Replaces the expert's linear layers by this rank's part of the MLP's width.
 
     They do not communicate; the layer around the experts does.
     """
-    fc1, width, tp = fc1_blocks(config), config.hidden, axes.tp.size
+    fc1, width, tp = fc1_blocks(config, config.expert_ffn), config.hidden, axes.tp.size
     expert.linear_fc1 = nn.Linear(width, sum(fc1) // tp, bias=False)
-    expert.linear_fc2 = nn.Linear(config.ffn // tp, width, bias=False)
+    expert.linear_fc2 = nn.Linear(fc1[0] // tp, width, bias=False)
     for linear, dim, blocks in ((expert.linear_fc1, 0, fc1), (expert.linear_fc2, 1, ())):
         for weight in linear.parameters():
             mark_split(weight, dim, blocks)

@@ -6,9 +6,10 @@ tokens of the whole micro-batch in order, as on a single device.
 
 from __future__ import annotations
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from pytest_trainsafe.reference_models.blocks.routing import Balance, Capacity, Router
+from pytest_trainsafe.reference_models.blocks.routing import Balance, BiasedSelection, Capacity
 from pytest_trainsafe.reference_models.config import MoEConfig
 from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
 from pytest_trainsafe.reference_models.parallel.collectives import all_gather, all_reduce, split
@@ -17,13 +18,28 @@ from pytest_trainsafe.reference_models.parallel.marks import mark_sequence_paral
 from pytest_trainsafe.reference_models.parallel.regions import join_shards
 
 
-class SequenceParallelRouter(Router):
-    """A router that scores its rank's shard of the sequence, so its gradients are partial sums."""
+def score_a_shard(router: nn.Module, axes: Axes) -> None:
+    """Makes the gradients of a router partial sums, because it scores its rank's shard only."""
+    if not axes.planted("moe-router-grads"):
+        for parameter in router.parameters():
+            mark_sequence_parallel(parameter)
 
-    def __init__(self, config: MoEConfig, axes: Axes) -> None:
-        super().__init__(config)
-        if not axes.planted("moe-router-grads"):
-            mark_sequence_parallel(self.weight)
+
+@torch.no_grad()
+def update_biases(model: nn.Module, axes: Axes) -> None:
+    """Updates the biases of all routers after a step, in which each rank chose for its own tokens.
+
+    The choices are counted over all ranks of dp and cp, and with sp also over those of tp.
+    """
+    selections = [each for each in model.modules() if isinstance(each, BiasedSelection)]
+    if not selections:
+        return
+    counts = torch.stack([each.counts for each in selections])
+    counts = all_reduce(all_reduce(counts, axes.dp), axes.cp)
+    if not axes.planted("router-bias-counts"):
+        counts = all_reduce(counts, _shards(axes))
+    for selection, own in zip(selections, counts, strict=True):
+        selection.update(own)
 
 
 class ParallelBalance(Balance):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pytest_trainsafe.reference_models.blocks.embedding import Embedding
 from pytest_trainsafe.reference_models.networks.decoder import Decoder
-from pytest_trainsafe.reference_models.networks.gpt import GPT
+from pytest_trainsafe.reference_models.networks.deepseek import DeepSeek, Transformer
 from pytest_trainsafe.reference_models.networks.llama import Llama
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.marks import mark_shared_embedding
@@ -30,7 +30,7 @@ def stage_layers(layers: int, stages: int, stage: int, axes: Axes) -> range:
     return range(first, first + share + (stage < more))
 
 
-def cut_into_stages(model: GPT | Llama, axes: Axes) -> list[Stage]:
+def cut_into_stages(model: Transformer, axes: Axes) -> list[Stage]:
     """This rank's stages of a whole model, in order.
 
     They use the model's own modules, so the model must not be used any more.  Raises ValueError if
@@ -55,7 +55,7 @@ class Stage(nn.Module):
     are the model's own modules, with the names that they have in the model.
     """
 
-    def __init__(self, model: GPT | Llama, axes: Axes, layers: range, number: int) -> None:
+    def __init__(self, model: Transformer, axes: Axes, layers: range, number: int) -> None:
         super().__init__()
         stages = axes.pp.size * axes.vpp
         self.number, self.first, self.last = number, number == 0, number == stages - 1
@@ -64,28 +64,31 @@ class Stage(nn.Module):
         table = words.weight
         assert isinstance(table, nn.Parameter)
         self.width = table.shape[-1]
-        tied = table is model.output_layer.weight
-        if tied and self.first != self.last:
+        at_end = isinstance(model, DeepSeek) or table is model.output_layer.weight
+        if at_end and self.first != self.last and not axes.planted("mtp-embedding-grads"):
             mark_shared_embedding(table)
         if self.first:
             self.embedding: nn.Module = model.embedding
-        elif self.last and tied:
-            # A copy of the table, with the same name, that only the output layer uses.
+        elif self.last and at_end:
+            # A copy of the table, with the same name, for the output layer or the further token.
             self.embedding = nn.ModuleDict({"word_embeddings": words})
-        if isinstance(model, Llama):
+        if isinstance(model, Llama | DeepSeek):
             self.rotary_tables = model.rotary_tables
         self.decoder = StageDecoder(model.decoder, layers, self.last)
         if self.last:
             self.output_layer = model.output_layer
             self.cross_entropy = model.cross_entropy
+        if self.last and isinstance(model, DeepSeek):
+            self.mtp = model.mtp
 
     def forward(self, inputs: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
         tables = self.rotary_tables(positions) if hasattr(self, "rotary_tables") else ()
         hidden: Tensor = self._embedded(inputs, positions) if self.first else inputs
         hidden = self.decoder(hidden, *tables)
-        if self.last:
-            hidden = self.cross_entropy(self.output_layer(hidden), targets)
-        return hidden
+        if not self.last:
+            return hidden
+        losses: Tensor = self.cross_entropy(self.output_layer(hidden), targets)
+        return losses + self.mtp(hidden, targets, *tables) if hasattr(self, "mtp") else losses
 
     def hidden_like(self, tokens: Tensor) -> Tensor:
         """An uninitialised tensor with the shape and dtype of the hidden states for this stage."""

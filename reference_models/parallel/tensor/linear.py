@@ -49,11 +49,13 @@ class ColumnParallelLinear(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         if self.axes.techniques.tp_overlap:
             return overlapped_linear(hidden, self.weight, self.bias, self.axes)
+        return F.linear(self.enter(hidden), self.weight, self.bias)
+
+    def enter(self, hidden: Tensor) -> Tensor:
+        """The input of every rank: the whole sequence; its gradient is summed over tp."""
         if self.axes.sp:
-            hidden = gather_into(hidden, 1, self.axes.tp)
-        else:
-            hidden = copy_into(hidden, self.axes.tp)
-        return F.linear(hidden, self.weight, self.bias)
+            return gather_into(hidden, 1, self.axes.tp)
+        return copy_into(hidden, self.axes.tp)
 
 
 class RowParallelLinear(nn.Module):

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
-from pytest_trainsafe.reference_models import bugs, gpt, moe
+from pytest_trainsafe.reference_models import bugs, deepseek, gpt, moe
 
 SAYS = {
     "tp-embedding-mask": "",
@@ -23,10 +23,19 @@ SAYS = {
     "fp8-amax-group": "",
     "fp8-stale-weight": "",
     "cp-layernorm-grads": "2 times the reference, which equals cp or micro-batches or tp",
+    "mla-latent-grads": "the ranks of tp hold partial sums: rank0 + rank1",
+    "mla-shared-key-grads": "wrong only in rows 16-23 of 24 in dimension 2",
+    "mla-rope-blocks": "48 of 96 rows of dimension 2 are in another order",
+    "shared-expert-twice": "the value is 2 times the reference, which equals tp",
+    "router-bias-counts": "replicas over tp differ: rank 1 from rank 0",
+    "router-bias-weights": "",
+    "mtp-shift-local": "wrong only in rows 7, 23 of 32 in dimension 1",
+    "mtp-loss-scale": "the value is 0.5 times the reference, which equals 1/cp",
+    "mtp-embedding-grads": "the ranks of pp hold partial sums",
 }
 
 
-PROGRAMS = {"gpt": gpt.train, "moe": moe.train}
+PROGRAMS = {"gpt": gpt.train, "moe": moe.train, "deepseek": deepseek.train}
 
 
 def planted(name, **axes):
@@ -46,7 +55,9 @@ def judge(name, case, candidate, reference):
     with pytest.raises(TrainsafeFailure) as failure:
         assert_trainsafe(candidate, reference)
     text = " ".join(str(failure.value).split())
-    when = f"step {bug.step}" + " · micro-batch 0" * (bug.kind not in ("main_grad", "update"))
+    when = f"step {bug.step}" + " · micro-batch 0" * (
+        bug.kind not in ("main_grad", "update", "buffer")
+    )
     when = when if bug.step >= 0 else "before the first step"
     starts = f"{bug.module}.{bug.tensor} · {bug.kind} · {when} · float64"
     assert f"starts at {starts}" in text

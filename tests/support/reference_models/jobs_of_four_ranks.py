@@ -8,6 +8,7 @@ from tests.support.reference_models.rank_double import Job
 
 SMALL = {"layers": 1, "steps": 1}
 DROPPING = {"capacity_factor": 1.0}
+ONE_MIXTURE = {"layers": 1, "dense_layers": 0, "clip": 0.5}
 ALL_OVER = Point.of(tp=2, cp=2, sp=True)
 
 #: The Point at which each bug is planted and has an effect, if not ALL_OVER.
@@ -78,6 +79,10 @@ JOBS = {
     "moe": Job(ALL_OVER, DROPPING, program="moe"),
     "moe ep": Job(Point.of(dp=2, cp=2, ep=4), DROPPING, program="moe"),
     "moe ep tp": Job(Point.of(dp=2, tp=2, sp=True, ep=2), {"clip": 0.5}, program="moe"),
+    "deepseek": Job(ALL_OVER, {**ONE_MIXTURE, "cp_method": "ring"}, program="deepseek"),
+    "deepseek ep": Job(
+        Point.of(dp=2, tp=2, ep=2, zero=1, recompute="full"), ONE_MIXTURE, program="deepseek"
+    ),
     "ring of two": Job(Point.of(tp=2, cp=2), {"cp_method": "ring", **SMALL}),
     "ring of four": Job(Point.of(cp=4), {"cp_method": "ring", **SMALL}),
     "ring bfloat16": Job(Point.of(cp=4), {"cp_method": "ring", **SMALL}, "bfloat16"),

@@ -40,12 +40,13 @@ from pytest_trainsafe.record.model.parts import (
     parts_of,
     unique_parameters,
 )
-from pytest_trainsafe.reference_models import cnn, gpt, llama, lstm, moe
+from pytest_trainsafe.reference_models import cnn, deepseek, gpt, llama, lstm, moe
 
 PROGRAMS: dict[str, Callable[..., None]] = {
     "gpt": gpt.train,
     "llama": llama.train,
     "moe": moe.train,
+    "deepseek": deepseek.train,
     "cnn": cnn.train,
     "lstm": lstm.train,
 }

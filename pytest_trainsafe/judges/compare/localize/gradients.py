@@ -7,7 +7,8 @@ Called by `judges.compare.localize.blame`, `judges.compare.localize.code.places`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from pytest_trainsafe.core.finding import Finding, Pattern
@@ -180,3 +181,41 @@ def not_of_others(
         return all(name.endswith(".grad") for name in names) and not names & wanted
 
     return [made for made in reductions if not of_others(made)]
+
+
+def sizes_of(candidate: Trace, targets: Collection[str]) -> tuple[set[int], set[int]]:
+    """The numbers of elements of the parameters `targets`, which are paths, and of all others.
+
+    They are those of the ranks' own parts.  A number may be in both.
+    """
+    own: set[int] = set()
+    others: set[int] = set()
+    for rank in candidate.ranks:
+        for id, event in rank.tensors.items():
+            if id.kind == "param":
+                (own if id.path in targets else others).add(math.prod(event.shape))
+    return own, others
+
+
+def suspicion(
+    reductions: Iterable[Reduction], wrong: set[int], right: set[int]
+) -> Callable[[Reduction], tuple[bool, int]]:
+    """A sort key: lines that reduce wrong gradients alone first, then those that reduce most.
+
+    `wrong` and `right` are the numbers of elements of parameters whose gradients are wrong and
+    right.  A call with another number, or an unknown one, is of a bucket: of any gradients.
+    """
+    sizes: dict[tuple[str, tuple[str, ...], str], set[int | None]] = {}
+
+    def line(made: Reduction) -> tuple[str, tuple[str, ...], str]:
+        return made.site, made.axes, made.caller
+
+    for made in reductions:
+        sizes.setdefault(line(made), set()).add(made.numel)
+
+    def key(made: Reduction) -> tuple[bool, int]:
+        found = sizes[line(made)]
+        of_buckets = bool(found - wrong - right)
+        return bool(found & (right - wrong)), 0 if of_buckets else len(wrong - found)
+
+    return key

@@ -6,7 +6,6 @@ Reads the lines that the recorder stored.  Called by `judges.compare.localize.de
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from pytest_trainsafe.core.code_files import is_fixture, relative
@@ -34,6 +33,8 @@ from pytest_trainsafe.judges.compare.localize.gradients import (
     never_reduced,
     not_of_others,
     once,
+    sizes_of,
+    suspicion,
     unsummed,
 )
 from pytest_trainsafe.sweep.program import Program
@@ -277,9 +278,15 @@ class Places:
         patterns = [f.pattern for f in comparison.findings if f.pattern and f.verdict == "fail"]
         axes = {p.axis for p in patterns if p.name != "partial sum"} - {""}
         fitting, ignored = self._fitting(targets), self._ignored(targets)
+        suspect = suspicion(self.reductions, *sizes_of(self.candidate, targets))
+        missing = any(p.name == "partial sum" for p in patterns)
         ranked = sorted(
             fitting or self._possible(targets, self.reductions) or self.reductions,
-            key=lambda made: (adds_up(made), not axes & {*made.axes}),
+            key=lambda made: (
+                adds_up(made),
+                () if missing else suspect(made),
+                not axes & {*made.axes},
+            ),
         )
         wrapper = next((site for site in self.sites if site.what == "wrapper"), None)
         role = self.candidate.sizes.mesh.role
@@ -346,14 +353,8 @@ class Places:
         contain any parameter's gradient.  A reduction whose N is unknown is chosen too.
         """
         paths = {*targets}
-        every: set[int] = set()
-        sizes: set[int] = set()
-        for rank in self.candidate.ranks:
-            for id, event in rank.tensors.items():
-                if id.kind == "param":
-                    every.add(math.prod(event.shape))
-                    if id.path in paths:
-                        sizes.add(math.prod(event.shape))
+        sizes, others = sizes_of(self.candidate, paths)
+        every = sizes | others
         return [
             made
             for made in not_of_others(self.candidate, self.reductions, paths)

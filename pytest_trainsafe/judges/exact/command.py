@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         certificate = read(given.file)
         with tempfile.TemporaryDirectory(prefix="trainsafe-certificate-") as temporary:
-            found = rerun(certificate, Path(temporary), settings)
+            found = rerun(certificate, Path(temporary), settings, given.types)
     except (RefusedError, EditedError) as error:
         print(f"{parser.prog}: {given.file} is refused: {error}", file=sys.stderr)
         return REFUSED
@@ -43,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"equal with {len(found.samples)} fresh seeds; a difference is missed with a probability "
         f"of at most {found.error:.0e}"
     )
+    for each in found.types:
+        print(f"{each.id.kind} {each.id.path}: {each}")
     return HOLDS
 
 
@@ -74,6 +76,12 @@ def _parser() -> argparse.ArgumentParser:
         default=Settings().timeout,
         metavar="SECONDS",
         help="The time limit of each Run (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--types",
+        action="store_true",
+        help="Print how the ranks hold each tensor, as observed: along each axis replicated, a "
+        "partial sum, or sharded in a dimension",
     )
     parser.add_argument("--launcher", default="auto", help="What starts the ranks")
     return parser

@@ -21,6 +21,7 @@ from pytest_trainsafe.judges.exact import RUNG
 from pytest_trainsafe.judges.exact.certificate import Certificate, differences
 from pytest_trainsafe.judges.exact.certify import portable
 from pytest_trainsafe.judges.exact.proof import MOST_SEEDS, ProofJudgement, proof_of
+from pytest_trainsafe.judges.exact.types import TensorType, observed_types
 from pytest_trainsafe.launch import Script
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.runs.specs import Role, spec_of
@@ -40,14 +41,20 @@ class RefusedError(TrainsafeError):
 
 @dataclass(frozen=True)
 class Confirmed:
-    """What running a certificate again gave: the fresh seeds, and the bound with them alone."""
+    """What running a certificate again gave: the fresh seeds, and the bound with them alone.
+
+    `types` has the types of tensors, if they were asked for.
+    """
 
     samples: tuple[int, ...]
     error: float
     tensors: int
+    types: tuple[TensorType, ...] = ()
 
 
-def rerun(certificate: Certificate, folder: Path, settings: Settings) -> Confirmed:
+def rerun(
+    certificate: Certificate, folder: Path, settings: Settings, types: bool = False
+) -> Confirmed:
     """Proves a certificate again, in Runs below `folder`.
 
     `settings` gives the largest world size and the timeout.  Raises RefusedError if the certificate
@@ -64,10 +71,12 @@ def rerun(certificate: Certificate, folder: Path, settings: Settings) -> Confirm
             raise RefusedError(_refusal(found, certificate, first))
         chance = random.SystemRandom()
         samples = [_FRESH + chance.randrange(_FRESH) for _ in range(MOST_SEEDS)]
+        seen = observed_types(runs.candidate.at(RUNG), runs.reference.at(RUNG)) if types else ()
+        observed = tuple(seen)
         again = _proved(proof_of(case, runs, options, samples), "fresh seeds")
     finally:
         session.close()
-    return Confirmed(again.seeds, again.error, len(first.tensors))
+    return Confirmed(again.seeds, again.error, len(first.tensors), observed)
 
 
 def case_of(certificate: Certificate, settings: Settings) -> Case:

@@ -57,8 +57,9 @@ def made(axes: tuple[tuple[str, Any], ...] = (("tp", 2),), **fields: Any) -> Cer
     return Certificate(**(given | fields))
 
 
-def certificate_command(pytester: pytest.Pytester, path: Path) -> pytest.RunResult:
-    return pytester.run(sys.executable, "-m", "pytest_trainsafe", "certificate", str(path))
+def certificate_command(pytester: pytest.Pytester, path: Path, *options: str) -> pytest.RunResult:
+    command = [sys.executable, "-m", "pytest_trainsafe", "certificate", str(path)]
+    return pytester.run(*command, *options)
 
 
 def test_a_certificate_holds_until_it_or_its_program_is_changed(
@@ -74,8 +75,9 @@ def test_a_certificate_holds_until_it_or_its_program_is_changed(
     assert any("4x8" in text or "8x4" in text for text in certificate.tensors.values())
     assert any("cut over tp" in text for text in certificate.layouts.values())
 
-    again = certificate_command(pytester, path)
+    again = certificate_command(pytester, path, "--types")
     assert again.ret == HOLDS, again.stderr.str()
+    again.stdout.fnmatch_lines(["param up.weight: tp sharded (dimension 0)"])
     again.stdout.fnmatch_lines(["*holds: * tensors of program:train are equal with * fresh seeds*"])
 
     name = next(iter(certificate.tensors))

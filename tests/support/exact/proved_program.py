@@ -64,6 +64,6 @@ def train(ctx, bug="", unknown=False):
             else:
                 scale = (0.01 / norm).clamp(max=1.0)
             for p in net.parameters():
-                p.grad.mul_(scale)
+                p.grad.mul_(scale * 2 if bug == "twice" and size > 1 else scale)
             optimizer.step()
 '''

@@ -137,7 +137,7 @@ def _candidates(sample: Sample, sizes: Sizes, axes: Sequence[str]) -> Iterator[L
     shape = tuple(sample.reference.shape)
     if any(part.tensor.ndim != len(shape) for part in sample.parts):
         return
-    said: dict[str, list[Placement]] = {axis: [] for axis in ("dp", *AXES)}
+    said: dict[str, list[Placement]] = {axis: [] for axis in ("dp", *AXES, *axes)}
     for placement in given:
         if isinstance(placement, Slices | Flat | Owned):
             return  # rectangles, flat ranges and owners are set by frameworks

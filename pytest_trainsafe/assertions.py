@@ -389,6 +389,7 @@ def assert_refines(
     relation: Mapping[str, Any] | Path | str | None = None,
     *,
     outputs: Mapping[str, str] | None = None,
+    second_engine: bool = False,
 ) -> Certificate:
     """Asserts that the graphs of all ranks compute what the sequential graph computes.
 
@@ -397,14 +398,18 @@ def assert_refines(
     sequential graph: a mapping with the keys of docs/refine.md, or the path of a YAML file; without
     it, relations are proposed from names and shapes.  `outputs` has the relation that each result
     must have; without it, results correspond by position and must be whole or cut.
+    With `second_engine`, z3 is asked about each stage of a proof, and the certificate says of which
+    tensors both engines prove the relation; it needs the extra `prove`.
     Returns the certificate of the proof.
     Raises TrainsafeFailure with the first operator that has no relation, or if nothing can be
     said; GraphError for a graph that cannot be used; InputRelationError for a wrong relation.
     """
     __tracebackhide__ = True
     from pytest_trainsafe.judges.refine.judge import judge
+    from pytest_trainsafe.judges.refine.solver.workers import Limits
 
-    judgement = judge(sequential, distributed, relation, outputs)
+    second = Limits() if second_engine else None
+    judgement = judge(sequential, distributed, relation, outputs, second=second)
     _require_pass(judgement)
     assert judgement.certificate is not None
     return judgement.certificate

@@ -27,6 +27,7 @@ from pytest_trainsafe.judges.refine.problem.declared import (
 from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.problem.valuations import Symbols, symbols
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
+from pytest_trainsafe.judges.refine.solver.workers import Limits, said
 
 JUDGE = "refine"
 #: The checks of this judge, and what each means.
@@ -61,6 +62,7 @@ def judge(
     relation: Declaration | Path | str | None = None,
     outputs: Mapping[str, str] | None = None,
     data_seed: int = 0,
+    second: Limits | None = None,
 ) -> RefinementJudgement:
     """The judgement of graphs, which may be files, texts or graph modules.
 
@@ -82,8 +84,8 @@ def judge(
     except CannotSayError as error:
         return RefinementJudgement([_doubt(error)])
     if not found.values:
-        return judged(stated_problem(first, ranks, declared), data_seed)
-    return _with_symbols(found, first, ranks, declared, data_seed)
+        return judged(stated_problem(first, ranks, declared), data_seed, second=second)
+    return _with_symbols(found, first, ranks, declared, data_seed, second)
 
 
 def _with_symbols(
@@ -92,13 +94,14 @@ def _with_symbols(
     ranks: Sequence[Graph],
     declared: Declaration | None,
     data_seed: int,
+    second: Limits | None,
 ) -> RefinementJudgement:
     """The judgement of graphs with symbolic sizes: of the first values for which it is no proof."""
     certificates = []
     for values in found.values:
         numbered, others = found.numbered(values, sequential, ranks)
         problem = stated_problem(numbered, others, declared)
-        judgement = judged(problem, data_seed, (sequential, ranks), values)
+        judgement = judged(problem, data_seed, (sequential, ranks), values, second)
         if judgement.certificate is None:
             return judgement
         certificates.append(judgement.certificate)
@@ -113,14 +116,19 @@ def judged(
     data_seed: int = 0,
     symbolic: tuple[Graph, Sequence[Graph]] | None = None,
     sizes: Mapping[str, int] = _NO_SIZES,
+    second: Limits | None = None,
 ) -> RefinementJudgement:
-    """The judgement of a problem; `sizes` are the numbers in the place of symbolic sizes."""
+    """The judgement of a problem; `sizes` are the numbers in the place of symbolic sizes.
+
+    `second` are the limits of the second engine, if it is asked about a proof.
+    """
     try:
         found = prove(problem, data_seed)
+        engines = said(found, second) if second and isinstance(found, Proof) else {}
     except CannotSayError as error:
         return RefinementJudgement([_doubt(error)])
     if isinstance(found, Proof):
-        return RefinementJudgement([], certificate_of(found, problem, data_seed, symbolic))
+        return RefinementJudgement([], certificate_of(found, problem, data_seed, symbolic, engines))
     return RefinementJudgement([_finding(found, problem.sequential, sizes)])
 
 

@@ -49,6 +49,9 @@ def proved(certificate: Certificate) -> str:
         *(f"  {name}: {relation}" for name, relation in certificate.outputs.items()),
         f"error at most {certificate.error:.1e}, with {len(certificate.seeds)} seeds",
     ]
+    if certificate.engines:
+        both = sum(each == "both" for each in certificate.engines.values())
+        lines.append(f"of {len(certificate.engines)} stages, z3 proves {both} too")
     if certificate.symbols:
         tried = (each.symbols for each in (certificate, *certificate.others))
         sizes = "; ".join(", ".join(f"{n}={v}" for n, v in each.items()) for each in tried)

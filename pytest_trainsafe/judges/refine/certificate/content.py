@@ -45,6 +45,8 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     `relations` has all that were found.
     If sizes are symbolic, `symbols` has their values, `assume` what was assumed of them,
     `rank_symbols` the sizes of ranks, and `others` the certificates for other values of them.
+    `engines` says of each tensor that a second engine was asked about whether "both" prove it, or
+    the field alone and why.
     `missing` are tensors without a relation; in a `partial` one, what depends on
     inputs without a relation is neither.  `operators` says for each operator whose semantics
     were used, `assumed` what is not proved, and `error` is the largest probability that one of the
@@ -57,6 +59,7 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     symbols: dict[str, int] = msgspec.field(default_factory=dict)
     assume: list[str] = msgspec.field(default_factory=list)
     rank_symbols: dict[str, str] = msgspec.field(default_factory=dict)
+    engines: dict[str, str] = msgspec.field(default_factory=dict)
     others: list[Certificate] = msgspec.field(default_factory=list)
     mesh: dict[str, int]
     groups: dict[str, list[str | list[int]]]

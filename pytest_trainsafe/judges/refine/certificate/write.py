@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -28,16 +28,20 @@ ALWAYS = (
 )
 
 
+_NOT_ASKED: Mapping[str, str] = {}
+
+
 def certificate_of(
     proof: Proof,
     given: Problem,
     data_seed: int,
     symbolic: tuple[Graph, Sequence[Graph]] | None = None,
+    engines: Mapping[str, str] = _NOT_ASKED,
 ) -> Certificate:
     """The certificate of a proof of the problem `given`, whose graphs may have been shrunk.
 
     If sizes of the user's graphs are symbolic, those graphs are `symbolic`, and `given` has numbers
-    in the place of the symbols.
+    in the place of the symbols.  `engines` is what a second engine says of each tensor.
     """
     sequential, ranks = symbolic or (given.sequential, given.ranks)
     problem = proof.problem
@@ -64,6 +68,7 @@ def certificate_of(
         relations={
             name: [str(each) for each in found] for name, found in proof.relations.items() if found
         },
+        engines=dict(engines),
         missing=[name for name, found in proof.relations.items() if not found],
         partial=problem.partial,
         seeds=list(proof.seeds),

@@ -6,7 +6,7 @@ import operator
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,14 @@ def log_tensor(name: str, tensor: torch.Tensor) -> torch.Tensor:
             raise ArgumentError(f"log_tensor was given the name {name!r} twice in one step")
         _logged[name] = tensor.detach().clone()
     return tensor
+
+
+def untraced() -> AbstractContextManager[object]:
+    """What a program does in this block is no part of a captured graph.
+
+    So a DeviceMesh is made, whose tensors are real.
+    """
+    return without_modes()
 
 
 @contextmanager

@@ -85,6 +85,11 @@ class Relation:
         """Whether the ranks hold terms of a sum."""
         return any(step.kind == "sum" for step in self.steps)
 
+    @property
+    def invertible(self) -> bool:
+        """Whether it says what each rank holds of the sequential tensor, or of terms of it."""
+        return all(step.kind in ("concat", "sum", "at", "permute") for step in self.steps)
+
     def __str__(self) -> str:
         steps = ", ".join(map(str, self.steps)) or "replica"
         return f"{steps} of {', '.join(self.names)}"

@@ -116,7 +116,9 @@ def _with_deepspeed(invariant: Invariant) -> bool:
     place = claim.text("place")
     by_name = claim["form"] == "collective" and not place.startswith("arg.args.")
     partitioned = claim.text("variable") == "torch.Tensor" or claim["attribute"] == "grad"
-    return not (calls_torch or below or by_name or partitioned)
+    # The slips are those of loops that call torch: the engine steps partitions of its own.
+    slip = claim.relation == "slip"
+    return not (calls_torch or below or by_name or partitioned or slip)
 
 
 def _alone(invariant: Invariant) -> bool:

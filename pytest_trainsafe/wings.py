@@ -59,6 +59,7 @@ FOLLOWED_RUNGS = {"real": "pytest_trainsafe.judges.exact.instrument.rungs:REAL"}
 #: get the terminal reporter, the settings, and the reports of the marked tests.
 SECTIONS = {
     "learn": "pytest_trainsafe.judges.learn.text:write_learned",
+    "packs_report": "pytest_trainsafe.judges.learn.text:write_reported",
     "replay": "pytest_trainsafe.judges.replay.checkpoints.text:write_replays",
 }
 

@@ -30,7 +30,10 @@ _GROUPS = (
     (
         "trainsafe-judging",
         "trainsafe: what is recorded and judged",
-        ("dtype", "seed", "accept", "record", "record-kinds", "record-modules", "rng", "packs"),
+        (
+            *("dtype", "seed", "accept", "record", "record-kinds", "record-modules", "rng"),
+            *("packs", "packs-report"),
+        ),
     ),
     (
         "trainsafe-failures",

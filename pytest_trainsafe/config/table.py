@@ -247,6 +247,15 @@ OPTIONS = (
         more="[learned invariants](learn.md)",
     ),
     Option(
+        "packs-report",
+        "packs_report",
+        "",
+        "Only report what the packs of --trainsafe-packs say, at the end of the run; fail no test",
+        kind="flag",
+        default="off",
+        more="[how](learn.md#a-whole-suite)",
+    ),
+    Option(
         "learn",
         "learn",
         "NAME",

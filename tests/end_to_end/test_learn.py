@@ -107,6 +107,37 @@ def test_a_pack_is_learned_from_healthy_tests_and_checked(pytester: pytest.Pytes
     assert (pytester.path / "invariants" / "ours.pack").read_text(encoding="utf-8") == pack
 
 
+SUITE = """
+import pytest
+from program import train
+from pytest_trainsafe import assert_trainsafe
+
+
+@pytest.mark.trainsafe(train, dp=1, dtype=["float64"])
+def test_it_trains(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+"""
+
+
+@pytest.mark.parametrize("fault", ["no zero_grad", ""])
+def test_packs_of_a_suite_are_only_reported_first(pytester: pytest.Pytester, fault: str) -> None:
+    program = PROGRAM.replace('FAULT = ""', f"FAULT = {fault!r}")
+    pytester.makepyfile(program=program, test_suite=SUITE)
+    result = pytester.runpytest_subprocess("--trainsafe-packs=pytorch", "--trainsafe-packs-report")
+    result.assert_outcomes(passed=1)
+    if not fault:
+        result.stdout.fnmatch_lines(["1 test kept all rules of pytorch that applied"])
+        return
+    result.stdout.fnmatch_lines(
+        [
+            "1 test of 1 broke 1 rule of pytorch; no test failed for it, because of *",
+            "broken rule: between two calls of torch.optim.*.step, grad of *: 1 test, first *",
+        ]
+    )
+    failing = pytester.runpytest_subprocess("--trainsafe-packs=pytorch")
+    failing.assert_outcomes(failed=1)
+
+
 def test_without_a_healthy_test_no_pack_is_written(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_plain(): pass")
 

@@ -51,6 +51,7 @@ CHANGED: dict[str, tuple[Any, str]] = {
     "max_threads": (8, "trainsafe: max-threads 8"),
     "rng": (False, "trainsafe: rng off"),
     "packs": (("pytorch", "our/own.pack"), "trainsafe: packs pytorch,our/own.pack"),
+    "packs_report": (True, "trainsafe: packs-report"),
     "learn": ("learned", "trainsafe: learn learned"),
     "init": ("pretrain:train", "trainsafe: init pretrain:train"),
     "plan": ("json", "trainsafe: plan json"),

@@ -2,6 +2,8 @@
 
 A learned rule is an invariant.  Its form, such as "an argument is constant", is a relation.
 
+command     learns from plain scripts, and checks them: `python -m pytest_trainsafe learn`
+collect     runs a plain script and keeps what its ranks did
 instrument  observes API calls and changes of state in the ranks
 events      the tables in which they are recorded
 judge       the registered judge, which checks a test's packs
@@ -21,6 +23,7 @@ packs       reads and writes files of reviewed invariants
 use         finds packs by name, checks them in assertions, and learns them from healthy tests
 check       finds violations, after a run or while it trains, and says each in a sentence
 watch       judges the examples of one invariant
+wording     says in words where a value of a call is
 quote       describes a call or a change in one line
 """
 
@@ -32,3 +35,7 @@ CHECKS = {"learn:nothing": "no invariant of the packs applies to the run"}
 
 #: The artefact of a test from which a pack is learned: the trace of its observed Run.
 OBSERVED = "_observed"
+
+#: The artefact of a test of which rules were broken that are only reported: JSON, a list of pairs
+#: of a rule and the record that breaks it.
+REPORTED = "_reported"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
-from pytest_trainsafe.judges.learn import JUDGE, OBSERVED
+from pytest_trainsafe.judges.learn import JUDGE, OBSERVED, REPORTED
 from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.run_spec import Observe, RunSpec
@@ -37,7 +37,7 @@ class LearnJudge:
         if not _concerns(case):
             return FindingsJudgement(JUDGE)
         from pytest_trainsafe.judges.learn.registry import relations
-        from pytest_trainsafe.judges.learn.use.judged import judge_trace
+        from pytest_trainsafe.judges.learn.use.judged import judge_trace, reported
 
         packs = _packs(case)
         spec = _spec(case, packs)
@@ -45,8 +45,16 @@ class LearnJudge:
         artefacts = {OBSERVED: str(runs.keep(spec))} if _teaches(case) else {}
         if not packs:
             return FindingsJudgement(JUDGE, artefacts=artefacts)
-        suite = {*case.settings.packs} <= {*case.settings.suite_packs}
-        known = relations(case.settings.relations)
+        settings = case.settings
+        known = relations(settings.relations)
+        suite = {*settings.packs} <= {*settings.suite_packs}
+        if settings.packs_report and settings.suite_packs:
+            names = dict(zip(settings.packs, packs, strict=True))
+            shown = [names.pop(name) for name in settings.suite_packs]
+            artefacts[REPORTED] = reported(judge_trace(trace, shown, known, (), suite=True))
+            if not names:
+                return FindingsJudgement(JUDGE, artefacts=artefacts)
+            packs, suite = [*names.values()], False
         found = judge_trace(trace, packs, known, options.accept, suite=suite)
         return FindingsJudgement(JUDGE, found.findings, found.not_compared, artefacts=artefacts)
 

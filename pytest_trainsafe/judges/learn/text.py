@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_trainsafe.core.usage import excerpt
 from pytest_trainsafe.errors import TrainsafeError
-from pytest_trainsafe.judges.learn import OBSERVED
+from pytest_trainsafe.judges.learn import OBSERVED, REPORTED
 from pytest_trainsafe.report.rows import head, row, write_lines
 from pytest_trainsafe.sweep.point_summary import PROPERTY, plural
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from pytest_trainsafe.judges.learn.invariant import Invariant
     from pytest_trainsafe.judges.learn.use.from_tests import LearnedPack
 
-#: The most invariants of one kind that the terminal lists.
-MAX_LISTED = 12
+#: The most invariants of one kind that the terminal lists, and the longest record, in characters.
+MAX_LISTED, _LONGEST = 12, 300
 
 
 def message(judgement: FindingsJudgement) -> str:
@@ -75,7 +76,51 @@ def learned_lines(settings: Settings, reports: Iterable[pytest.TestReport]) -> l
         learned = learn_pack(settings.learn, Path(settings.root), runs, settings.relations)
     except TrainsafeError as error:
         return [*lines, f"no pack was written: {error}"]
-    return [*lines, *_lines(learned)]
+    return [*lines, *lines_of(learned)]
+
+
+def write_reported(
+    reporter: pytest.TerminalReporter, settings: Settings, reports: Iterable[pytest.TestReport]
+) -> None:
+    """Says which rules of the suite's packs were broken, in how many tests, and where first."""
+    if settings.suite_packs or settings.packs:
+        reporter.write_sep("=", "trainsafe: packs, reported only")
+        write_lines(reporter, reported_lines(settings.packs, reports))
+
+
+def reported_lines(packs: Sequence[str], reports: Iterable[pytest.TestReport]) -> list[str]:
+    """The lines of `write_reported`."""
+    names, checked = ", ".join(packs), set[str]()
+    broken: dict[str, dict[str, str]] = {}
+    for report in reports:
+        for made in _artefacts(report, REPORTED):
+            checked.add(report.nodeid)
+            for rule, record in json.loads(made):
+                broken.setdefault(str(rule), {}).setdefault(report.nodeid, str(record))
+    if not broken:
+        return [f"{plural(len(checked), 'test')} kept all rules of {names} that applied"]
+    tests = {nodeid for where in broken.values() for nodeid in where}
+    some = f"{plural(len(tests), 'test')} of {len(checked)}"
+    what = f"{plural(len(broken), 'rule')} of {names}"
+    why = "no test failed for it, because of --trainsafe-packs-report"
+    lines = [f"{some} broke {what}; {why}"]
+    for rule, where in sorted(broken.items(), key=lambda each: (-len(each[1]), each[0])):
+        first, record = next(iter(where.items()))
+        lines.append(f"{rule}: {plural(len(where), 'test')}, first {first}")
+        lines.append(f"  {excerpt(record, _LONGEST)}")
+    return lines
+
+
+def _artefacts(report: pytest.TestReport, what: str) -> list[str]:
+    """The artefacts of one name that a test's summaries have."""
+    found = []
+    for name, value in report.user_properties:
+        summary = json.loads(str(value)) if name == PROPERTY else {}
+        made = summary.get("artefacts") if isinstance(summary, dict) else None
+        text = made.get(what) if isinstance(made, dict) else None
+        if isinstance(text, str):
+            found.append(text)
+    return found
 
 
 def _observed(
@@ -100,7 +145,8 @@ def _observed(
     return kept, failed
 
 
-def _lines(learned: LearnedPack) -> list[str]:
+def lines_of(learned: LearnedPack) -> list[str]:
+    """What was learned, in lines for the terminal."""
     change = learned.update
     read = f"{plural(learned.runs, 'run')} of {plural(learned.programs, 'program')}"
     count = plural(len(change.pack.invariants), "invariant")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection, Mapping, Sequence
 
 from pytest_trainsafe.config.checks import is_accepted
@@ -19,6 +20,9 @@ from pytest_trainsafe.judges.learn.relation import Relation
 from pytest_trainsafe.judges.learn.run import ObservedRun
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
+
+#: The most causes of one test that are kept for the summary of a whole suite.
+_REPORTED = 20
 
 
 def judge_trace(
@@ -67,6 +71,16 @@ def judge_packs(
         *(f"not observed: {each}" for each in unseen),
     ]
     return FindingsJudgement(JUDGE, findings, notes)
+
+
+def reported(judgement: FindingsJudgement) -> str:
+    """The broken rules of a judgement as JSON: pairs of a rule and the record that breaks it."""
+    pairs = [
+        (finding.message.partition("\n")[0], str(dict(finding.evidence).get("broken by", "")))
+        for finding in judgement.findings
+        if finding.verdict == "fail"
+    ]
+    return json.dumps(pairs[:_REPORTED])
 
 
 def observed_run(trace: Trace) -> ObservedRun:

@@ -29,15 +29,17 @@ def show(judgement: Judgement, text: str, what: str = "") -> None:
     """
     if not collecting():
         return
+    named = label(getattr(judgement, "what", "") or what, LABEL)
+    passed = judgement.verdict == "pass"
     add(
         Section(
             judge=judgement.judge,
             verdict=judgement.verdict,
-            what=label(getattr(judgement, "what", "") or what, LABEL),
+            what=named,
             text=text[: TEXT // 2],
             notes=tuple(label(each, 2_000) for each in judgement.not_compared[:100]),
             panels=tuple(_panels(judgement)),
-            distinct=label(first_line(judgement), LABEL) if judgement.verdict != "pass" else "",
+            distinct=named if passed else label(first_line(judgement), LABEL),
         )
     )
 

@@ -35,6 +35,12 @@ def begin() -> None:
     _found = []
 
 
+def end() -> None:
+    """Ends to collect, and forgets what was collected."""
+    global _found
+    _found = None
+
+
 def collecting() -> bool:
     """Whether this run makes a page, so that judges keep what they draw."""
     return _found is not None

@@ -123,6 +123,8 @@ def test_the_keyboard_alone_reaches_everything_and_shows_where_it_is(look) -> No
     page = seen.page
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "detail"
     page.get_by_label("test", exact=False).first.select_option("test_shown.py::test_unreduced")
     page.locator(".point").first.focus()
     page.keyboard.press("ArrowRight")

@@ -219,5 +219,7 @@ def test_a_point_can_be_printed_with_all_that_is_folded(look) -> None:
 
     assert len(seen.page.pdf()) > 50_000
     assert seen.page.locator("details:not([open])").count() == 0
-    seen.page.emulate_media(media="print")
+    seen.page.emulate_media(media="print", color_scheme="dark")
+    paper = "getComputedStyle(document.documentElement).backgroundColor"
+    assert seen.page.evaluate(paper) == "rgb(255, 255, 255)"
     assert not seen.page.locator(".controls").first.is_visible()

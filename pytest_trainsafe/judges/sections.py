@@ -29,15 +29,17 @@ def show(judgement: Judgement, text: str, what: str = "") -> None:
     """
     if not collecting():
         return
+    named = label(getattr(judgement, "what", "") or what, LABEL)
+    passed = judgement.verdict == "pass"
     add(
         Section(
             judge=judgement.judge,
             verdict=judgement.verdict,
-            what=label(getattr(judgement, "what", "") or what, LABEL),
+            what=named,
             text=text[: TEXT // 2],
             notes=tuple(label(each, 2_000) for each in judgement.not_compared[:100]),
             panels=tuple(_panels(judgement)),
-            distinct=label(first_line(judgement), LABEL) if judgement.verdict != "pass" else "",
+            distinct=named if passed else label(first_line(judgement), LABEL),
         )
     )
 
@@ -80,19 +82,22 @@ def findings_tables(findings: Sequence[Finding]) -> list[Panel]:
     if not shown:
         return []
     left = len(findings) - len(shown)
-    states = tuple(_state(each, place) for place, each in enumerate(shown))
+    several = len(shown) > 1
+    states = tuple(_state(each, place) for place, each in enumerate(shown)) if several else ()
+    causes = [label(each.pattern.cause) if each.pattern is not None else "" for each in shown]
+    known = any(causes)
     anchors = tuple(label(each.about or "") for each in shown)
     table = Table(
         title="Findings",
-        columns=("about", "check", "finding", "likely cause"),
+        columns=("about", "check", "finding", *(["likely cause"] if known else [])),
         rows=tuple(
             (
                 label(each.about or each.check),
                 label(each.check),
                 label(_said(each)),
-                label(each.pattern.cause if each.pattern is not None else ""),
+                *([cause] if known else []),
             )
-            for each in shown
+            for each, cause in zip(shown, causes, strict=True)
         ),
         states=states,
         anchors=anchors,
@@ -111,7 +116,13 @@ def _said(finding: Finding) -> str:
 def _evidence(
     findings: Sequence[Finding], states: Sequence[State], anchors: Sequence[str]
 ) -> list[Panel]:
-    """The evidence of Findings, with a column for each name; none if they have none."""
+    """A table of the evidence of Findings, none without evidence.
+
+    It has a column for each name, or a row for each if there is one Finding.
+    """
+    if len(findings) == 1 and findings[0].evidence:
+        facts = tuple((label(name), _cell(value)) for name, value in findings[0].evidence[:100])
+        return [Table(title="Evidence", rows=facts)]
     names = list(dict.fromkeys(name for each in findings for name, _ in each.evidence))[:12]
     if not names:
         return []

@@ -195,8 +195,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one judge shows of one test.
 
     `what` names the judged Run, `text` is the report, "" for a pass, and `notes` say what was not
-    compared.  `distinct` is a key that is equal for failures of one kind; a fuzz test keeps one
-    Section for each.
+    compared.  `distinct` is a key that is equal for Sections of one kind; a fuzz test keeps one of
+    each.
     """
 
     judge: Label

@@ -35,6 +35,12 @@ def begin() -> None:
     _found = []
 
 
+def end() -> None:
+    """Ends to collect, and forgets what was collected."""
+    global _found
+    _found = None
+
+
 def collecting() -> bool:
     """Whether this run makes a page, so that judges keep what they draw."""
     return _found is not None
@@ -43,12 +49,12 @@ def collecting() -> bool:
 def add(section: Section) -> None:
     """Adds a Section to those of the running test.
 
-    Of failures of one kind the first is kept, and of more than MOST_SECTIONS those that fail.
+    Of those of one kind the first is kept, and of more than MOST_SECTIONS those that fail.
     """
     if _found is None:
         return
-    kind = section.distinct if section.verdict != "pass" else ""
-    if kind and any(each.distinct == kind for each in _found):
+    kind = section.distinct, section.judge, section.verdict
+    if kind[0] and kind in [(each.distinct, each.judge, each.verdict) for each in _found]:
         return
     _found.append(section)
     if len(_found) > MOST_SECTIONS:

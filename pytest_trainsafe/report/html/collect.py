@@ -92,13 +92,15 @@ def _unmarked(
 ) -> Outcome:
     """The Outcome of a test without the marker that has Sections."""
     verdict = next(each for each in _WORST if any(s.verdict == each for s in sections))
+    lead = next(section for section in sections if section.verdict == verdict)
+    said = (lead.distinct if verdict != "pass" else "") or lead.what
     of_test = [report for report in reports if report.nodeid == nodeid]
     return Outcome(
         nodeid,
         verdict,
         failed=any(report.failed for report in of_test),
         seconds=sum(report.duration for report in of_test),
-        reason=sections[0].what,
+        reason=said,
     )
 
 

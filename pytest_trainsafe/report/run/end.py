@@ -43,12 +43,14 @@ def conclude(reporter: pytest.TerminalReporter, folder: Path | None) -> None:
 
 
 def _write_page(reporter: pytest.TerminalReporter) -> None:
-    """Writes the page of `--trainsafe-report`, also if no test has the marker."""
+    """Writes the page of `--trainsafe-report`, if any test has run."""
+    reports = [each for group in reporter.stats.values() for each in group]
+    tests = [each for each in reports if getattr(each, "when", "") in ("setup", "call", "teardown")]
+    if not tests:
+        return
     from pytest_trainsafe.report.html.write import write_report
     from pytest_trainsafe.report.run.outcome import outcomes
 
-    reports = [each for group in reporter.stats.values() for each in group]
-    tests = [each for each in reports if getattr(each, "when", "") in ("setup", "call", "teardown")]
     write_report(reporter, tests, outcomes(tests))
 
 

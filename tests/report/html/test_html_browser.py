@@ -123,6 +123,8 @@ def test_the_keyboard_alone_reaches_everything_and_shows_where_it_is(look) -> No
     page = seen.page
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "detail"
     page.get_by_label("test", exact=False).first.select_option("test_shown.py::test_unreduced")
     page.locator(".point").first.focus()
     page.keyboard.press("ArrowRight")
@@ -217,5 +219,7 @@ def test_a_point_can_be_printed_with_all_that_is_folded(look) -> None:
 
     assert len(seen.page.pdf()) > 50_000
     assert seen.page.locator("details:not([open])").count() == 0
-    seen.page.emulate_media(media="print")
+    seen.page.emulate_media(media="print", color_scheme="dark")
+    paper = "getComputedStyle(document.documentElement).backgroundColor"
+    assert seen.page.evaluate(paper) == "rgb(255, 255, 255)"
     assert not seen.page.locator(".controls").first.is_visible()

@@ -45,7 +45,7 @@ CLEAR = 12.0
 
 def palette(scheme: str) -> dict[str, np.ndarray]:
     """The colours of a scheme, as linear RGB, by name."""
-    light, dark = STYLE.split("@media (prefers-color-scheme: dark)", 1)
+    light, dark = STYLE.split("@media screen and (prefers-color-scheme: dark)", 1)
     text = light if scheme == "light" else dark.split("* { box-sizing", 1)[0]
     found = re.findall(r"--([\w-]+): #([0-9a-f]{6})", text)
     assert len(found) > 30

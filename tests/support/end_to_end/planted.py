@@ -7,6 +7,8 @@ import pytest
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
 from pytest_trainsafe.reference_models import bugs, deepseek, gpt, moe
+from pytest_trainsafe.report.panels import Graph
+from pytest_trainsafe.report.sections import begin, collected, end
 
 SAYS = {
     "tp-embedding-mask": "",
@@ -46,14 +48,27 @@ def planted(name, **axes):
     )
 
 
+def first_wrong(sections):
+    """What the dataflow of a page marks as the first wrong tensor."""
+    graphs = [p for each in sections for p in each.panels if isinstance(p, Graph)]
+    assert len(graphs) == 1
+    return [node.anchor for node in graphs[0].nodes if node.state == "first"]
+
+
 def judge(name, case, candidate, reference):
     """Expect a failure that matches the bug's entry at Points that trigger it, a pass elsewhere."""
     bug = bugs.find(name)
-    if not bug.triggers(case.point):
-        assert_trainsafe(candidate, reference)
-        return
-    with pytest.raises(TrainsafeFailure) as failure:
-        assert_trainsafe(candidate, reference)
+    begin()  # to collect what a page would show
+    try:
+        if not bug.triggers(case.point):
+            assert_trainsafe(candidate, reference)
+            assert first_wrong(collected()) == []
+            return
+        with pytest.raises(TrainsafeFailure) as failure:
+            assert_trainsafe(candidate, reference)
+        shown = first_wrong(collected())
+    finally:
+        end()
     text = " ".join(str(failure.value).split())
     when = f"step {bug.step}" + " · micro-batch 0" * (
         bug.kind not in ("main_grad", "update", "buffer")
@@ -61,6 +76,7 @@ def judge(name, case, candidate, reference):
     when = when if bug.step >= 0 else "before the first step"
     starts = f"{bug.module}.{bug.tensor} · {bug.kind} · {when} · float64"
     assert f"starts at {starts}" in text
+    assert shown == [starts.removesuffix(" · float64")]
     # With sp, the other ranks' terms of this rank's shard of the sequence are not recorded.
     terms_are_lost = name == "tp-overlap-dgrad" and case.point.get("sp", False)
     if not terms_are_lost:

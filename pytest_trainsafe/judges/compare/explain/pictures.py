@@ -33,6 +33,9 @@ from pytest_trainsafe.report.sections import label
 #: The most wrong tensors with pictures, ranks with pictures of their own, and example pairs.
 MOST_TENSORS, MOST_RANKS, MOST_PAIRS = 6, 8, 12
 
+#: The most elements of a tensor that has pictures: they take several copies in float64.
+MOST_ELEMENTS = 2**26
+
 #: The most rows and columns of a map: of the first wrong tensor, and of others.
 FULL, SMALL = 128, 32
 
@@ -100,6 +103,8 @@ def _sides(rung: RungTraces, id: TensorId) -> tuple[_Matrix, _Matrix, list[Part]
     candidate, reference = rung.candidate, rung.reference
     kept = id if id.kind != "update" else msgspec.structs.replace(id, kind="param")
     if not all(trace.holders(kept) and is_whole(trace, kept) for trace in (candidate, reference)):
+        return None
+    if math.prod(reference.holders(kept)[0][1].shape) > MOST_ELEMENTS:
         return None
     if id.kind == "update":
         ours, theirs = Values(candidate).update(kept), Values(reference).update(kept)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import Kind
 from pytest_trainsafe.judges.compare.panels.tensors import Compared, One
 from pytest_trainsafe.report.panels import Graph, HeatMap, Line, Node, Panel, Series, State, number
@@ -79,7 +80,7 @@ def _cut(name: str, depth: int) -> str:
 
 
 def _module(one: One, depth: int) -> str:
-    if one.id.kind in ("loss", "grad_norm"):
+    if one.id.kind in ("input", "loss", "grad_norm"):
         return one.id.kind
     return _cut(one.id.module, depth)
 
@@ -150,7 +151,12 @@ def _over(one: One) -> float:
 
 
 def curves(compared: Compared) -> list[Panel]:
-    """Errors and what is allowed: over the forward, and over the kind of the first wrong tensor."""
+    """Errors and what is allowed: over the forward, and over the kind of the first wrong tensor.
+
+    None on exact numbers, whose errors have no size.
+    """
+    if rung_named(compared.rung.dtype).exact:
+        return []
     asked: list[Kind] = ["activation"]
     if compared.lead is not None and compared.lead.kind not in ("loss", "input", "activation"):
         asked.append(compared.lead.kind)

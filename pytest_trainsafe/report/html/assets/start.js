@@ -100,6 +100,10 @@ if (data.entries.length) {
   choose(testOf(wrong));
 }
 addEventListener("hashchange", () => show(true));
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();  // the address names the Point
+  document.getElementById("detail").focus();
+});
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => {
   each.open = true;
 }));

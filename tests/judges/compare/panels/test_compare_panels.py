@@ -1,0 +1,124 @@
+"""The comparison's panels follow dataflow, mark the first wrong tensor, and stay small."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+
+from pytest_trainsafe.core.finding import Finding, Pattern
+from pytest_trainsafe.core.tensor_id import Kind, TensorId
+from pytest_trainsafe.judges.compare.comparison import Comparison, Measured
+from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement
+from pytest_trainsafe.judges.compare.panels import panels
+from pytest_trainsafe.judges.compare.panels.dataflow import MOST_MODULES
+from pytest_trainsafe.judges.compare.panels.tensors import MOST_TENSORS
+from pytest_trainsafe.report.panels import Graph, HeatMap, Panel, Section, Series, Table
+
+
+def tensor(module: str, kind: Kind = "activation", name: str = "output", step: int = 0) -> TensorId:
+    return TensorId(step, None if kind == "update" else 0, kind, module, name)
+
+
+def judged(ids: list[TensorId], wrong: dict[TensorId, float | None]) -> LadderJudgement:
+    """A comparison of tensors with an error of a tenth of the allowed, and wrong ones."""
+    measured: dict[TensorId, Measured | None] = {
+        id: Measured(1e-15, 1e-14, 0.1) for id in ids if id not in wrong
+    }
+    findings = []
+    for order, (id, error) in enumerate(wrong.items()):
+        if error is not None:
+            measured[id] = Measured(error, 1e-14, error / 1e-14)
+        pattern = Pattern("partial sum", "they are terms", short="partial sums over tp")
+        findings.append(
+            Finding(
+                verdict="fail", judge="compare", check="norm", message="", where=id, error=error,
+                allowed=1e-14, order=order, pattern=pattern,
+            )
+        )  # fmt: skip
+    ordered = {id: measured.get(id) for id in ids if id in measured}
+    comparison = Comparison("float64", findings=findings, measured=ordered, worst=0.1)
+    rung = RungJudgement("float64", "float64", comparison, [], [])
+    return LadderJudgement("gpt.train", "tp=2", [rung])
+
+
+def find(kind: type, made: list[Panel]):
+    return next(panel for panel in made if isinstance(panel, kind))
+
+
+IDS = [
+    TensorId(0, 0, "input", "", "input.0"),
+    *map(tensor, ("embed", "layers.0.up", "layers.0", "layers.1.up", "layers.1", "")),
+    tensor("layers.1.up", "activation_grad"),
+    tensor("layers.0.up", "activation_grad"),
+    tensor("layers.0.up", "param_grad", "weight"),
+    tensor("layers.0.up", "update", "weight"),
+]  # fmt: skip
+
+
+def test_the_dataflow_has_the_modules_in_the_order_of_the_forward_and_one_first() -> None:
+    first, later = (
+        tensor("layers.1.up", "activation_grad"),
+        tensor("layers.0.up", "update", "weight"),
+    )
+    made = [*panels(judged(IDS, {first: 1e-2, later: 0.5}))]
+    graph = find(Graph, made)
+
+    modules = ("input", "embed", "layers.0.up", "layers.0", "layers.1.up", "layers.1")
+    assert graph.rows == (*modules, "the whole model")
+    assert graph.lanes == ("forward", "backward", "gradient", "optimizer")
+    assert graph.up == (1, 2)
+    states = {(graph.lanes[n.lane], graph.rows[n.row]): n.state for n in graph.nodes}
+    assert states["backward", "layers.1.up"] == "first"
+    assert states["optimizer", "layers.0.up"] == "wrong"
+    assert {state for key, state in states.items() if key[0] in ("forward", "gradient")} == {"pale"}
+    heat = find(HeatMap, made)
+    assert heat.first is not None
+    assert (heat.rows[heat.first[0]], heat.columns[heat.first[1]]) == (
+        "layers.1",
+        "activation grad",
+    )
+    assert heat.anchors[heat.first[0]][heat.first[1]] == str(first)
+
+
+def test_curves_show_the_error_what_is_allowed_and_the_effect_of_the_fault() -> None:
+    ids = [tensor(f"layers.{n}", "param_grad", "weight") for n in range(4)]
+    made = [*panels(judged(ids, {ids[2]: 5e-14}))]
+    [series] = [panel for panel in made if isinstance(panel, Series)]
+
+    lines = {line.name: line.values for line in series.lines}
+    assert lines["error"] == (1e-15, 1e-15, 5e-14, 1e-15)
+    assert lines["allowed"] == (1e-14,) * 4
+    effect = lines["error beyond what rounding explains"]
+    assert effect[2] == pytest.approx(math.sqrt(5e-14**2 - 1e-14**2), rel=1e-3)
+    assert effect[:2] == (None, None)
+    assert series.states == ("pale", "pale", "first", "pale")
+
+
+def test_a_wrong_tensor_without_a_measured_error_is_marked_too() -> None:
+    missing = tensor("layers.0.up", "param_grad", "weight")
+    made = [*panels(judged(IDS, {missing: None}))]
+    table = next(p for p in made if isinstance(p, Table) and p.title == "Compared tensors")
+
+    assert table.states[0] == "first"
+    assert table.anchors[0] == str(missing)
+    assert table.rows[0][-2:] == ("inf", "partial sums over tp")
+
+
+def test_panels_of_a_large_model_stay_within_their_bounds() -> None:
+    layers = [f"decoder.layers.{n}.block.{part}" for n in range(150) for part in range(20)]
+    ids = [tensor(module) for module in layers]
+    made = [*panels(judged(ids, {ids[1500]: 1.0}))]
+    graph, table = find(Graph, made), find(Table, [p for p in made if p.title != "Dtypes"])
+
+    assert len(graph.rows) <= MOST_MODULES
+    assert graph.rows[75] == "decoder.layers.75.block"
+    assert [node.row for node in graph.nodes if node.state == "first"] == [75]
+    assert len(table.rows) == MOST_TENSORS
+    assert table.states[0] == "first"
+    assert table.note.endswith(f"{3000 - MOST_TENSORS} with smaller errors are left out")
+    section = Section(judge="compare", verdict="fail", panels=tuple(made))
+    encoded = msgspec.json.encode(section)
+    assert len(encoded) < 500_000
+    assert msgspec.json.decode(encoded, type=Section) == section

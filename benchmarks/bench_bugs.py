@@ -164,7 +164,7 @@ def verdict(case: Case, opened: Session) -> tuple[str, float, PointSummary]:
 
 def cases(bug: Bug, settings: Settings, quick: bool) -> Iterator[Case]:
     """The Cases at the valid Points of a bug's program, whether they trigger it or not."""
-    valid = planted(bug, settings)
+    valid = list(planted(bug, settings))
     if quick:
         triggering = [case for case in valid if bug.triggers(case.point)]
         valid = [*triggering[:1], *(case for case in valid if not bug.triggers(case.point))][:2]

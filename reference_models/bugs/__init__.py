@@ -1,4 +1,4 @@
-"""The bugs that can be planted in the parallel models.  Real frameworks had all of them.
+"""The bugs that can be planted in the parallel models.  Real frameworks had them, or similar ones.
 
 `gpt.train(..., bug=name)`, or the program that the entry names, plants one.  An entry names the
 first wrong tensor, so that tests can check that a detector reports it.  There is one file per axis;

@@ -1,4 +1,7 @@
-"""Bugs of the parts that a DeepSeek has and other models have not.  None is one of TTrace's."""
+"""Bugs of the parts that a DeepSeek has and other models have not.  None is one of TTrace's.
+
+Each is the bug of its origin, or a similar one; then the description says what the origin had.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,8 @@ BUGS = (
         what=(
             "The projection of the queries has the elements without positions of all heads first, "
             "and then the rotated ones of all heads. Its rows are divided over tp as if there were "
-            "one block, so the first ranks rotate elements that must not be rotated."
+            "one block, so the first ranks rotate elements that must not be rotated. (In the "
+            "origin, a projection of latent attention was divided that must be whole.)"
         ),
         when="tp > 1",
         triggers=_over_tp,
@@ -81,7 +85,7 @@ BUGS = (
         origin="https://github.com/sgl-project/sglang/pull/35535",
         what=(
             "The output of the shared experts, which is already summed over tp, is summed over tp "
-            "again."
+            "again. (The origin is an engine for inference.)"
         ),
         when="tp > 1",
         triggers=_over_tp,
@@ -121,7 +125,8 @@ BUGS = (
         what=(
             "In the code for experts that are divided over ranks, the weights of a token's experts "
             "follow from their scores with the biases added, which may enter the choice only. The "
-            "biases are zero in the first step."
+            "biases are zero in the first step. (In the origin, the code for experts on one rank "
+            "had the bug.)"
         ),
         when="tp > 1 or ep > 1, from the second step on",
         triggers=lambda point: point.size("tp") > 1 or int(point.get("ep", 1)) > 1,

@@ -9,7 +9,7 @@ from pytest_trainsafe.judges.refine.certificate.write import certificate_of
 from pytest_trainsafe.judges.refine.errors import CannotSayError, GraphError
 from pytest_trainsafe.judges.refine.problem.declared import stated_problem
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
-from pytest_trainsafe.reference_models import gpt, llama
+from pytest_trainsafe.reference_models import deepseek, gpt, llama
 from pytest_trainsafe.reference_models.captured import captured
 from pytest_trainsafe.reference_models.graph_mutations import (
     KINDS,
@@ -25,6 +25,10 @@ SIZES = {
 }  # fmt: skip
 
 
+#: A DeepSeek without routed experts.
+NARROW = {"dense_layers": 2, "q_rank": 6, "kv_rank": 4, "rope_dim": 2, "ffn": 8}
+
+
 def problem(program, axes, **settings):
     found = captured(program, axes, **{**SIZES, **settings})
     return stated_problem(found.sequential, found.ranks, found.relation)
@@ -35,6 +39,7 @@ POINTS = [
     (gpt.train, {"dp": 2, "zero": 1}, {}),
     (gpt.train, {"pp": 2}, {"layers": 2}),
     (llama.train, {"cp": 2}, {"cp_method": "ring"}),
+    (deepseek.train, {"tp": 2, "sp": True}, {**NARROW, "microbatches": 1}),
 ]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_trainsafe import assert_same_by, relations
 from pytest_trainsafe.errors import RelationError
-from pytest_trainsafe.reference_models import cnn, gpt, llama, lstm, masked, moe
+from pytest_trainsafe.reference_models import cnn, deepseek, gpt, llama, lstm, masked, moe
 from tests.support.metamorphic.relation_runs import fixture_of
 
 SMALL = {"hidden": 8, "vocabulary": 16, "steps": 1}
@@ -47,6 +47,7 @@ def test_split_merges_lstm_states_along_the_second_dimension(tmp_path):
         (llama, {**LANGUAGE, "kv_heads": 1, "ffn": 16}),
         (moe, {**LANGUAGE, "kv_heads": 1, "ffn": 16}),
         (moe, {**LANGUAGE, "kv_heads": 1, "ffn": 16, "balance": 0.0}),
+        (deepseek, {**LANGUAGE, "dense_layers": 0, "ffn": 16, "clip": 0.1, "steps": 2}),
         (cnn, {"channels": 4, "size": 8}),
         (masked, {**SMALL, "fp8": True, "steps": 2}),
     ],

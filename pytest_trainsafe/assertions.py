@@ -77,10 +77,9 @@ def assert_trainsafe(
     """Asserts that the candidate trains like its reference, in every dtype that the test judges.
 
     Takes the fixtures `candidate_trace` and `reference_trace`.  Compares the two in one dtype after
-    the other, by default from float64 down, and stops at the first dtype that fails.  Each
-    `Loosen` in `loosen` multiplies the tolerance of some tensors and gives a reason.  `accept`
-    names checks that do not fail this test if they are inconclusive.  `expect` lists results of
-    `expect_rng`: expectations of random numbers, in addition to those of the marker.
+    the other, by default from float64 down, and stops at the first dtype that fails.  Each `Loosen`
+    multiplies the tolerance of some tensors.  `accept` names checks that do not fail this test if
+    they are inconclusive.  `expect` has expectations of random numbers (`expect_rng`).
     Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, and
     ArgumentError for an invalid argument.
     """
@@ -379,8 +378,8 @@ def assert_kept_relations(
             f"assert_kept_relations was given {described(file)} as its file; pass the path of "
             'a text file, such as "tests/relations.txt"'
         )
-    given = find_relations(candidate.case.program, candidates, "assert_kept_relations")
-    assert_or_find(candidate, os.fspath(file), given, assert_same_by)
+    offered = find_relations(candidate.case.program, candidates, "assert_kept_relations")
+    assert_or_find(candidate, os.fspath(file), offered, assert_same_by)
 
 
 def assert_refines(
@@ -393,14 +392,13 @@ def assert_refines(
 ) -> Certificate:
     """Asserts that the graphs of all ranks compute what the sequential graph computes.
 
-    Takes graphs as `Graph`, as the path of a file, or as the text of a torch.fx graph;
-    `distributed` has one for each rank.  `relation` says how the ranks' inputs make those of the
-    sequential graph: a mapping with the keys of docs/refine.md, or the path of a YAML file; without
-    it, relations are proposed from names and shapes.  `outputs` has the relation that each result
-    must have; without it, results correspond by position and must be whole or cut.
-    With `second_engine`, z3 is asked about each stage of a proof, and the certificate says of which
-    tensors both engines prove the relation; it needs the extra `prove`.
-    Returns the certificate of the proof.
+    Takes graphs as `Graph`, the path of a file, or the text of a torch.fx graph; `distributed` has
+    one for each rank.  `relation` says how the ranks' inputs make those of the sequential graph: a
+    mapping with the keys of docs/refine.md, or the path of a YAML file; without it, relations are
+    proposed from names and shapes.  `outputs` has the relation that each result must have; without
+    it, results correspond by position and must be whole or cut.
+    With `second_engine`, z3 is asked about each stage too (extra `prove`).
+    Returns the certificate, which says what each engine proves.
     Raises TrainsafeFailure with the first operator that has no relation, or if nothing can be
     said; GraphError for a graph that cannot be used; InputRelationError for a wrong relation.
     """
@@ -448,6 +446,5 @@ def _first_rung(given: Traces | Trace | Path | str) -> Trace:
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.trace.reader import Trace
 
-    if isinstance(given, Traces):
-        return given.at(given.case.rungs[0])
+    given = given.at(given.case.rungs[0]) if isinstance(given, Traces) else given
     return given if isinstance(given, Trace) else Trace.open(given)

@@ -46,7 +46,7 @@ def test_latent_attention_equals_attention_to_the_latent_vectors_themselves() ->
     plain, turning = queries[..., :12].unflatten(-1, (3, 4)), queries[..., 12:]
     latent, rotated = attention.linear_kv_down_proj(hidden).split([7, 2], dim=-1)
     latent, rotated = attention.kv_layernorm(latent), turn(rotated, *tables)
-    of_keys, of_values = attention.linear_kv_up_proj.weight.view(2, 3, 4, 7)
+    of_keys, of_values = attention.linear_kv_up_proj.get_parameter("weight").view(2, 3, 4, 7)
     scores = torch.einsum("bqhd,hdc,bkc->bhqk", plain, of_keys, latent)
     turned = turn(turning, *tables).unflatten(-1, (3, 2))
     scores = scores + torch.einsum("bqhr,bkr->bhqk", turned, rotated)
@@ -94,7 +94,7 @@ def test_biases_stay_float32_in_a_narrow_model() -> None:
 def test_shared_experts_have_all_tokens() -> None:
     torch.manual_seed(0)
     layer = DeepSeekMoE(DeepSeekConfig(shared=2)).double()
-    torch.nn.init.normal_(layer.router.weight)
+    torch.nn.init.normal_(layer.router.get_parameter("weight"))
     hidden = torch.randn(1, 3, 64, dtype=torch.float64)
 
     routed = layer(hidden) - layer.shared_experts(hidden)

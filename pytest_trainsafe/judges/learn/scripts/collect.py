@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -25,8 +26,6 @@ from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.judges.learn.events.events import Plain
 from pytest_trainsafe.judges.learn.events.file import TableWriter, read_table
 from pytest_trainsafe.judges.learn.fields import MAX_TEXT
-from pytest_trainsafe.judges.learn.instrument.observation import Observation
-from pytest_trainsafe.judges.learn.instrument.steps import Sample, Steps
 from pytest_trainsafe.judges.learn.run import ObservedRun
 from pytest_trainsafe.trace.run_spec import Observe
 
@@ -35,6 +34,8 @@ PATIENCE = 60.0
 #: What a complete run has beside the files of its ranks.
 _ABOUT = "run.json"
 _MAX_BYTES = 2**20
+#: What observes in the ranks, by its import path, as judging code names every instrument.
+_OBSERVER = "pytest_trainsafe.judges.learn.instrument.to_file"
 
 
 class CollectError(TrainsafeError, RuntimeError):
@@ -104,11 +105,7 @@ def collect(script: Script, folder: Path, observe: Observe, patience: float = PA
     fixed: dict[str, Plain] = {"rank": rank(), "world_size": world()}
     if world() > 1:
         fixed[f"{script.axis}_rank"] = rank()
-    steps = Steps(Sample(observe.every, observe.warm_up), automatic=True)
-    observation = Observation(
-        observe.apis, observe.variables, (writer,), steps, fixed, observe.contents
-    )
-    with observation.active(observe.operators):
+    with import_module(_OBSERVER).observed(observe, writer, fixed):
         _run(script)
     if writer.close() is None:
         raise CollectError(f"{script.path}: its calls are too many for one file; sample its steps")

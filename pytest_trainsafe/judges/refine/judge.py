@@ -19,6 +19,7 @@ from pytest_trainsafe.judges.refine.errors import CannotSayError
 from pytest_trainsafe.judges.refine.graphs.graph import Graph
 from pytest_trainsafe.judges.refine.graphs.load import graph_of
 from pytest_trainsafe.judges.refine.graphs.symbols import read_from_tensors
+from pytest_trainsafe.judges.refine.layouts import layouts
 from pytest_trainsafe.judges.refine.problem.declared import (
     Declaration,
     read_declaration,
@@ -155,6 +156,7 @@ def _finding(found: Refutation, graph: Graph, sizes: Mapping[str, int]) -> Findi
             ("tensor", found.node.name),
             *((f"input {name}", str(each)) for name, each in found.inputs.items()),
             ("wrong results", ", ".join(found.wrong)),
+            *_warning(found.problem),
             *(
                 [("sizes", ", ".join(f"{name}={size}" for name, size in sizes.items()))]
                 * bool(sizes)
@@ -165,6 +167,14 @@ def _finding(found: Refutation, graph: Graph, sizes: Mapping[str, int]) -> Findi
         module_class=node.module,
         source=node.source,
     )
+
+
+def _warning(problem: Problem) -> list[tuple[str, str]]:
+    """The first thing that looks wrong in the layouts of the ranks' tensors; it decides nothing."""
+    for each in layouts(problem):
+        for name, text in each.warnings[:1]:
+            return [("layouts", f"{problem.ranks[0].by_name[name]} {text}")]
+    return []
 
 
 def _message(found: Refutation) -> str:

@@ -396,8 +396,7 @@ def assert_refines(
     sequential graph: a mapping with the keys of docs/refine.md, or the path of a YAML file; without
     it, relations are proposed from names and shapes.  `outputs` has the relation that each result
     must have; without it, results correspond by position and must be whole or cut.
-    With `second_engine`, z3 is asked about each stage of a proof, and the certificate says of which
-    tensors both engines prove the relation; it needs the extra `prove`.
+    With `second_engine`, z3 is asked about each stage of a proof, too (the extra `prove`).
     Returns the certificate of the proof.
     Raises TrainsafeFailure with the first operator that has no relation, or if nothing can be
     said; GraphError for a graph that cannot be used; InputRelationError for a wrong relation.
@@ -405,14 +404,11 @@ def assert_refines(
     __tracebackhide__ = True
     from pytest_trainsafe.judges.first_line import first_line
     from pytest_trainsafe.judges.refine.judge import judge
-    from pytest_trainsafe.judges.refine.solver.workers import Limits
     from pytest_trainsafe.judges.refine.text import message
 
-    second = Limits() if second_engine else None
-    judgement = judge(sequential, distributed, relation, outputs, second=second)
+    judgement = judge(sequential, distributed, relation, outputs, second=second_engine)
     if judgement.certificate is None:
-        findings = judgement.findings
-        raise TrainsafeFailure(message(judgement), findings, first_line(judgement))
+        raise TrainsafeFailure(message(judgement), judgement.findings, first_line(judgement))
     return judgement.certificate
 
 

@@ -14,7 +14,6 @@ from pytest_trainsafe.judges.refine.graphs.load import graph_of
 from pytest_trainsafe.judges.refine.judge import judge
 from pytest_trainsafe.judges.refine.layouts import layouts, lines
 from pytest_trainsafe.judges.refine.problem.declared import read_declaration, stated_problem
-from pytest_trainsafe.judges.refine.solver.workers import Limits
 from pytest_trainsafe.judges.refine.text import message, proved
 
 PROVED, REFUTED, UNKNOWN = 0, 1, 2
@@ -101,8 +100,8 @@ def _layouts(given: argparse.Namespace) -> int:
 
 
 def _prove(given: argparse.Namespace) -> int:
-    second = Limits() if given.second_engine else None
     ranks = _ranks(given)
+    second: bool = given.second_engine
     judgement = judge(Path(given.sequential), ranks, given.relation, second=second)
     if judgement.certificate is None:
         print(message(judgement))

@@ -62,9 +62,11 @@ def judge(
     relation: Declaration | Path | str | None = None,
     outputs: Mapping[str, str] | None = None,
     data_seed: int = 0,
-    second: Limits | None = None,
+    second: Limits | bool = False,
 ) -> RefinementJudgement:
     """The judgement of graphs, which may be files, texts or graph modules.
+
+    `second` are the limits of the second engine, if it is asked about a proof; True for the usual.
 
     Raises GraphError or InputRelationError for graphs or relations that cannot be used, and
     ArgumentError unless `distributed` is a list.
@@ -74,6 +76,7 @@ def judge(
             f"assert_refines was given {described(distributed)} after the sequential graph; pass "
             "the list of the ranks' graphs, in the order of ranks"
         )
+    limits = Limits() if second is True else second or None
     declared = read_declaration(relation) if isinstance(relation, Path | str) else relation
     if outputs is not None:
         declared = {**(declared or {"propose": True}), "outputs": outputs}
@@ -84,8 +87,8 @@ def judge(
     except CannotSayError as error:
         return RefinementJudgement([_doubt(error)])
     if not found.values:
-        return judged(stated_problem(first, ranks, declared), data_seed, second=second)
-    return _with_symbols(found, first, ranks, declared, data_seed, second)
+        return judged(stated_problem(first, ranks, declared), data_seed, second=limits)
+    return _with_symbols(found, first, ranks, declared, data_seed, limits)
 
 
 def _with_symbols(

@@ -18,13 +18,14 @@ import torch
 from pytest_trainsafe.arithmetic import DecisionSource, Numbers
 from pytest_trainsafe.arithmetic.constants import meaning
 from pytest_trainsafe.arithmetic.numbers import Parity, Value
+from pytest_trainsafe.errors import TrainsafeError
 
 #: The kind of a term, and what it is made of: a fraction, a name, or the numbers of other terms.
 Term = tuple[Any, ...]
 ZERO: Term = ("number", Fraction(0))
 
 
-class TooLargeError(Exception):
+class TooLargeError(TrainsafeError):
     """A tensor has too many elements, or there are too many terms."""
 
 

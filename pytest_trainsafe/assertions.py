@@ -396,8 +396,7 @@ def assert_refines(
     sequential graph: a mapping with the keys of docs/refine.md, or the path of a YAML file; without
     it, relations are proposed from names and shapes.  `outputs` has the relation that each result
     must have; without it, results correspond by position and must be whole or cut.
-    With `second_engine`, z3 is asked about each stage of a proof, too (the extra `prove`).
-    Returns the certificate of the proof.
+    Returns the certificate; with `second_engine`, z3 proves its stages too (extra `prove`).
     Raises TrainsafeFailure with the first operator that has no relation, or if nothing can be
     said; GraphError for a graph that cannot be used; InputRelationError for a wrong relation.
     """

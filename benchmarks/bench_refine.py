@@ -8,7 +8,8 @@ reduction of gradients and AdamW.  Each configuration runs in a process of its o
 The columns are the CPU seconds of the capture or parse, of finding smaller sizes, of evaluating
 both sides once on doubles and once on exact numbers, of finding relations, of the whole proof, and
 of the independent check; beside them is the plain float64 evaluation of the same graphs, which
-proves nothing and finds no relation.
+proves nothing and finds no relation, and z3: the CPU seconds of its processes, and how many of the
+stages it closes.  z3 is asked about configurations of at most `--z3` layers.
 """
 
 from __future__ import annotations
@@ -34,11 +35,14 @@ from pytest_trainsafe.judges.refine.prove import Proof, prove
 from pytest_trainsafe.judges.refine.search.find import Finder
 from pytest_trainsafe.judges.refine.search.index import Index
 from pytest_trainsafe.judges.refine.sizes.shrink import affordable, shrunk
+from pytest_trainsafe.judges.refine.solver.stages import stages
+from pytest_trainsafe.judges.refine.solver.workers import Limits, answers
 from pytest_trainsafe.reference_models import gpt, llama
 from pytest_trainsafe.reference_models.captured import Program, captured
 
 MODELS: dict[str, Program] = {"gpt": gpt.train, "llama": llama.train}
-COLUMNS = ("read", "shrink", "doubles", "exact", "relate", "proof", "check", "MiB", "nodes")
+COLUMNS = ("read", "shrink", "doubles", "exact", "relate", "proof", "check", "MiB", "nodes", "z3",
+           "closed")  # fmt: skip
 Result = TypeVar("Result")
 
 
@@ -60,8 +64,8 @@ def of_files(files: Sequence[Path], relation: Path) -> Problem:
     return stated_problem(sequential, ranks, read_declaration(relation))
 
 
-def measured(read: Callable[[], Problem]) -> str:
-    """The row of one configuration."""
+def measured(read: Callable[[], Problem], z3: bool) -> str:
+    """The row of one configuration; with `z3`, it is asked about each stage."""
     reading, problem = timed(read)
     shrinking, small = 0.0, problem
     if not affordable(problem):
@@ -84,7 +88,13 @@ def measured(read: Callable[[], Problem]) -> str:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     times = (reading, shrinking, doubles, exact, relating, proving, checking)
     nodes = len(problem.sequential.nodes) + sum(len(each.nodes) for each in problem.ranks)
-    return "".join(f"{each:9.2f}" for each in times) + f"{memory:9.0f}{nodes:9}"
+    row = "".join(f"{each:9.2f}" for each in times) + f"{memory:9.0f}{nodes:9}"
+    if not z3:
+        return row
+    said = answers(list(stages(proof.problem, proof.relations)), Limits())
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    closed = sum(each.verdict == "equal" for each in said)
+    return f"{row}{children.ru_utime + children.ru_stime:9.1f}{f'{closed}/{len(said)}':>9}"
 
 
 def main() -> None:
@@ -94,23 +104,28 @@ def main() -> None:
     parser.add_argument("--tp", nargs="+", type=int, default=[2, 4, 8])
     parser.add_argument("--files", nargs="+", type=Path, help="Graph files, the sequential first")
     parser.add_argument("--relation", type=Path, help="The relation of the files' inputs")
+    parser.add_argument("--z3", type=int, default=1, help="The most layers that z3 is asked about")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one or given.files:
         with one_thread():
             if given.files:
                 print(f"{'':16}" + "".join(f"{each:>9}" for each in COLUMNS))
-                print(f"{'files':16}" + measured(lambda: of_files(given.files, given.relation)))
+                print(
+                    f"{'files':16}"
+                    + measured(lambda: of_files(given.files, given.relation), given.z3 > 0)
+                )
             else:
                 model, tp, layers = given.model[0], given.tp[0], given.layers[0]
-                print(measured(lambda: of_model(model, tp, layers)))
+                print(measured(lambda: of_model(model, tp, layers), layers <= given.z3))
         return
     print(f"torch {torch.__version__}; CPU seconds on one thread")
     print(f"{'':16}" + "".join(f"{each:>9}" for each in COLUMNS), flush=True)
     for model in given.model:
         for tp in given.tp:
             for layers in given.layers:
-                arguments = ["--model", model, "--tp", str(tp), "--layers", str(layers), "--one"]
+                arguments = ["--model", model, "--tp", str(tp), "--layers", str(layers), "--one",
+                             "--z3", str(given.z3)]  # fmt: skip
                 row = subprocess.run(
                     [sys.executable, "-W", "ignore", __file__, *arguments],
                     capture_output=True, text=True, check=False,

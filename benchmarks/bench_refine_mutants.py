@@ -195,8 +195,10 @@ def main() -> int:
         print(f"{name}: {right} of {len(rows)} refuted at the right operator", flush=True)
     counts: Counter[str] = Counter()
     start = time.process_time()
-    for _ in range(given.random):
+    for number in range(given.random):
         counts[at_random(problems[chance.choice(sorted(problems))], chance)] += 1
+        if number % 20 == 19:
+            print(f"{number + 1}: {dict(sorted(counts.items()))}", flush=True)
     for outcome, count in sorted(counts.items()):
         print(f"{count:5} {outcome}")
     print(f"{time.process_time() - start:.0f} CPU s for {given.random} random mutations")

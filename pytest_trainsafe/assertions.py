@@ -404,10 +404,8 @@ def assert_refines(
     """
     __tracebackhide__ = True
     from pytest_trainsafe.judges.refine.judge import judge
-    from pytest_trainsafe.judges.refine.solver.workers import Limits
 
-    second = Limits() if second_engine else None
-    judgement = judge(sequential, distributed, relation, outputs, second=second)
+    judgement = judge(sequential, distributed, relation, outputs, second=second_engine)
     _require_pass(judgement)
     assert judgement.certificate is not None
     return judgement.certificate

@@ -12,7 +12,8 @@ from pytest_trainsafe.judges.refine.certificate.checker import check
 from pytest_trainsafe.judges.refine.certificate.content import read_certificate
 from pytest_trainsafe.judges.refine.graphs.load import graph_of
 from pytest_trainsafe.judges.refine.judge import judge
-from pytest_trainsafe.judges.refine.solver.workers import Limits
+from pytest_trainsafe.judges.refine.layouts import layouts, lines
+from pytest_trainsafe.judges.refine.problem.declared import read_declaration, stated_problem
 from pytest_trainsafe.judges.refine.text import message, proved
 
 PROVED, REFUTED, UNKNOWN = 0, 1, 2
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.check is not None:
             return _check(given)
-        return _prove(given)
+        return _layouts(given) if given.layouts else _prove(given)
     except (TrainsafeError, OSError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return UNKNOWN
@@ -52,6 +53,10 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="RANK is the program of each of N ranks",
     )
+    parser.add_argument(
+        "--layouts", action="store_true",
+        help="Print how the ranks hold each tensor, by rules that decide nothing, and no proof",
+    )  # fmt: skip
     parser.add_argument(
         "--second-engine", action="store_true", help="Ask z3 about each stage of a proof, too"
     )
@@ -86,9 +91,17 @@ def _check(given: argparse.Namespace) -> int:
     return PROVED
 
 
+def _layouts(given: argparse.Namespace) -> int:
+    declared = read_declaration(given.relation) if given.relation else None
+    ranks = [graph_of(each, str(each)) for each in _ranks(given)]
+    problem = stated_problem(graph_of(Path(given.sequential), "sequential"), ranks, declared)
+    print("\n".join(lines(layouts(problem), ranks[0])))
+    return PROVED
+
+
 def _prove(given: argparse.Namespace) -> int:
-    second = Limits() if given.second_engine else None
     ranks = _ranks(given)
+    second: bool = given.second_engine
     judgement = judge(Path(given.sequential), ranks, given.relation, second=second)
     if judgement.certificate is None:
         print(message(judgement))

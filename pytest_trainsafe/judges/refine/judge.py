@@ -19,6 +19,7 @@ from pytest_trainsafe.judges.refine.errors import CannotSayError
 from pytest_trainsafe.judges.refine.graphs.graph import Graph
 from pytest_trainsafe.judges.refine.graphs.load import graph_of
 from pytest_trainsafe.judges.refine.graphs.symbols import read_from_tensors
+from pytest_trainsafe.judges.refine.layouts import layouts
 from pytest_trainsafe.judges.refine.problem.declared import (
     Declaration,
     read_declaration,
@@ -62,9 +63,11 @@ def judge(
     relation: Declaration | Path | str | None = None,
     outputs: Mapping[str, str] | None = None,
     data_seed: int = 0,
-    second: Limits | None = None,
+    second: Limits | bool = False,
 ) -> RefinementJudgement:
     """The judgement of graphs, which may be files, texts or graph modules.
+
+    `second` are the limits of the second engine, if it is asked about a proof; True for the usual.
 
     Raises GraphError or InputRelationError for graphs or relations that cannot be used, and
     ArgumentError unless `distributed` is a list.
@@ -74,6 +77,7 @@ def judge(
             f"assert_refines was given {described(distributed)} after the sequential graph; pass "
             "the list of the ranks' graphs, in the order of ranks"
         )
+    limits = Limits() if second is True else second or None
     declared = read_declaration(relation) if isinstance(relation, Path | str) else relation
     if outputs is not None:
         declared = {**(declared or {"propose": True}), "outputs": outputs}
@@ -84,8 +88,8 @@ def judge(
     except CannotSayError as error:
         return RefinementJudgement([_doubt(error)])
     if not found.values:
-        return judged(stated_problem(first, ranks, declared), data_seed, second=second)
-    return _with_symbols(found, first, ranks, declared, data_seed, second)
+        return judged(stated_problem(first, ranks, declared), data_seed, second=limits)
+    return _with_symbols(found, first, ranks, declared, data_seed, limits)
 
 
 def _with_symbols(
@@ -156,6 +160,7 @@ def _finding(found: Refutation, graph: Graph, sizes: Mapping[str, int]) -> Findi
             ("tensor", found.node.name),
             *((f"input {name}", str(each)) for name, each in found.inputs.items()),
             ("wrong results", ", ".join(found.wrong)),
+            *_warning(found.problem),
             *(
                 [("sizes", ", ".join(f"{name}={size}" for name, size in sizes.items()))]
                 * bool(sizes)
@@ -166,6 +171,14 @@ def _finding(found: Refutation, graph: Graph, sizes: Mapping[str, int]) -> Findi
         module_class=node.module,
         source=node.source,
     )
+
+
+def _warning(problem: Problem) -> list[tuple[str, str]]:
+    """The first thing that looks wrong in the layouts of the ranks' tensors; it decides nothing."""
+    for each in layouts(problem):
+        for name, text in each.warnings[:1]:
+            return [("layouts", f"{problem.ranks[0].by_name[name]} {text}")]
+    return []
 
 
 def _message(found: Refutation) -> str:

@@ -21,6 +21,8 @@ def message(judgement: RefinementJudgement) -> str:
     if finding.pattern is not None:
         rows.append(("pattern", finding.pattern.text))
         rows.append(("so", finding.pattern.cause))
+    if "layouts" in evidence:
+        rows.append(("layouts", str(evidence["layouts"])))
     rows.append(("wrong", str(evidence["wrong results"])))
     if "sizes" in evidence:
         rows.append(("sizes", str(evidence["sizes"])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pytest_trainsafe.judges.refine.graphs.graph import GETITEM, Graph, Node
+from pytest_trainsafe.judges.refine.graphs.graph import CONSTANT, GETITEM, Graph, Node
 from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.relations.relation import Part, Relation, Step
 from pytest_trainsafe.judges.refine.sizes.lengths import Length, Lengths
@@ -74,7 +74,9 @@ class Unknowns:
                 if other and (other.operator, other.shape) == (node.operator, node.shape):
                     found[node.name] = self.dims[1][node.name]
                     continue
-            found[node.name] = [Length(size) for size in node.shape]
+            # The values of a constant are in the graph, and so it keeps its shape.
+            valued = node.operator == CONSTANT and len(node.args) > 1
+            found[node.name] = [Length(size, fixed=valued) for size in node.shape]
         return found
 
     def _constrained(self, number: int, graph: Graph) -> None:

@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
+import torch
 
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
+from pytest_trainsafe.judges.refine.graphs.modules import capture
 from pytest_trainsafe.judges.refine.problem.declared import stated_problem
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
 from pytest_trainsafe.judges.refine.sizes.shrink import affordable, shrunk
@@ -166,4 +168,16 @@ def test_dimensions_that_only_happen_to_be_equally_long_shrink_apart():
     assert heads != width
     assert width == shape(small.sequential, "y")[0]
     assert heads == 2 * shape(small.ranks[0], "x")[0]
+    assert isinstance(prove(given), Proof)
+
+
+def test_a_constant_with_values_keeps_its_shape():
+    graph = capture(lambda x: x + torch.tensor([4, 5, 6]),
+                    [torch.zeros(1 << 20, 3)])  # fmt: skip
+    given = stated_problem(graph, [graph], {"inputs": {graph.inputs[0].name: "replica"}})
+    assert not affordable(given)
+    small, _ = shrunk(given)
+    rows, columns = shape(small.sequential, graph.inputs[0].name)
+    assert rows < 100
+    assert columns == 3
     assert isinstance(prove(given), Proof)

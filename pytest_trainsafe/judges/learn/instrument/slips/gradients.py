@@ -189,7 +189,8 @@ class Gradients(Watcher):
             self._decays(optimizer)
         backwards, state.backwards = self._backwards - state.backwards, self._backwards
         if not marks:
-            if backwards and len(self.training.optimizers) == 1:
+            trains = any(each.requires_grad for each in parameters_of(optimizer))
+            if backwards and trains and len(self.training.optimizers) == 1:
                 self.training.slip(
                     "stepped-without", "a backward came before it, and no parameter has a gradient"
                 )

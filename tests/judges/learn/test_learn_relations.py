@@ -164,8 +164,6 @@ def test_a_violation_says_which_condition_broke_and_which_still_holds(
         if each.invariant.claim == hypothesis("consistent", variable=PARAMETER, attribute="data")
     )
     broken, held = first.scenarios.split("; ")
-    assert re.fullmatch(
-        r"broken where value.tensor_model_parallel is False \(.* examples\)", broken
-    )
+    assert broken.startswith("broken where value.tensor_model_parallel is False (")
     assert held.startswith("still holds where tp_rank is equal and dp_rank differs (")
     assert f"conditions: {first.scenarios}" in message(first, relations)

@@ -3,7 +3,6 @@
 A learned rule is an invariant.  Its form, such as "an argument is constant", is a relation.
 
 command     learns from plain scripts, and checks them: `python -m pytest_trainsafe learn`
-collect     runs a plain script and keeps what its ranks did
 instrument  observes API calls and changes of state in the ranks
 events      the tables in which they are recorded
 judge       the registered judge, which checks a test's packs

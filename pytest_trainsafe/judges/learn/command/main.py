@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_trainsafe.errors import TrainsafeError
-from pytest_trainsafe.judges.learn.collect import (
+from pytest_trainsafe.judges.learn.command.collect import (
     CollectError,
     Script,
     collect,

@@ -155,6 +155,9 @@ class Gradients(Watcher):
 
     def _clipped(self, before: dict[int, dict[int, _Mark]]) -> None:
         touched = False
+        every = [each.grad for one in self.training.optimizers for each in parameters_of(one)]
+        if any(each is not None and local_part(each) is not None for each in every):
+            return  # nothing shows that a DTensor was written to
         for optimizer in list(self.training.optimizers):
             state, old = self._state(optimizer), before.get(id(optimizer), {})
             new = {key: mark for key, mark in _marks(optimizer).items() if old.get(key) != mark}

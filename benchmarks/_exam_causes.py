@@ -105,21 +105,32 @@ _PATTERNS = {
     "distributed_local_plateau": (_RATE, _RANKS),
 }
 
-#: Sentences of the relations `setup`, `mode` and `membership`, which did not exist when the exam
-#: was counted first, for the kinds of cases whose cause they say.
+#: Sentences of the relations `setup`, `mode`, `membership` and `slip`, which did not exist when the
+#: exam was counted first, for the kinds of cases whose cause they say.
 _TRAINS, _RUNS = r"\bis (frozen|trainable); ", r"runs in (the mode|training mode)"
 _LATER = {
     "freezing": (_TRAINS, _RUNS),
     "lora": (_TRAINS,),
     "tying": (r"; also \S+",),
     "optimizer_replaced_layer": (_TRAINS,),
-    "optimizer_plain_list": (_TRAINS,),
+    "optimizer_plain_list": (_TRAINS, r"runs inside a model that contains it"),
     "optimizer_missing_group": (_TRAINS,),
     "optimizer_decay_groups": (_TRAINS,),
     "distributed_fsdp": (_TRAINS,),
     "evaluation": (_RUNS,),
-    "freezing_forward_no_grad": (r"requires a gradient has one",),
-    "accumulation": (r"exactly \d+ times",),
+    "freezing_forward_no_grad": (r"requires a gradient has one", r"the loss reaches"),
+    "accumulation": (
+        r"exactly \d+ times",
+        r"micro-batches than before",
+        r"before they are cleared",
+    ),
+    "clipping": (
+        r"between clipping and the step",
+        r"clipped",
+    ),
+    "lora_merged_twice": (r"a frozen parameter .* keeps its value",),
+    "lora_adapters_frozen": (r"frozen at zero",),
+    "distributed_unbroadcast": (r"is equal on them",),
 }
 
 

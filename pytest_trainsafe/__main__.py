@@ -8,7 +8,7 @@ from importlib import import_module
 #: The commands, as modules whose `main` takes the other arguments and returns the exit status.
 COMMANDS = {
     "certificate": "pytest_trainsafe.judges.exact.command",
-    "learn": "pytest_trainsafe.judges.learn.scripts.command",
+    "learn": "pytest_trainsafe.judges.learn.command.main",
     "refine": "pytest_trainsafe.judges.refine.command",
     "report": "pytest_trainsafe.report.html.command",
 }

@@ -2,7 +2,7 @@
 
 A learned rule is an invariant.  Its form, such as "an argument is constant", is a relation.
 
-scripts     learns from plain scripts, and checks them: `python -m pytest_trainsafe learn`
+command     learns from plain scripts, and checks them: `python -m pytest_trainsafe learn`
 instrument  observes API calls and changes of state in the ranks
 events      the tables in which they are recorded
 judge       the registered judge, which checks a test's packs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pytest_trainsafe.judges.learn.conditions import Feature, Features
+from pytest_trainsafe.judges.learn.conditions import Feature, Features, Precondition
 from pytest_trainsafe.judges.learn.events.events import Call, Change, Plain
 from pytest_trainsafe.judges.learn.features import (
     call_features,
@@ -82,7 +82,8 @@ class Violation:
 
     `record` is the call or the change that breaks it, and `quoted` describes that in one line.
     `kept` describes another record, which satisfies the invariant; it is "" if there is none.
-    `order` numbers the violations of a check as they were found.
+    `order` numbers the violations of a check as they were found.  `scenarios` says in which of
+    several scenarios of the precondition the claim is broken.
     """
 
     invariant: Invariant
@@ -93,6 +94,7 @@ class Violation:
     rank: int
     detail: str = ""
     order: int = 0
+    scenarios: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -113,13 +115,21 @@ class Watch:
     kept: Record | None = None
     claim: Hypothesis = field(init=False)
     _everywhere: bool = field(init=False)
+    #: The scenarios of the precondition if it has several, and the examples of each that were kept
+    #: and broken.
+    parts: tuple[Precondition, ...] = field(init=False)
+    _tally: list[list[int]] = field(init=False)
     #: Features that were judged, and whether the precondition holds and the context is known, by
     #: the id of the features.
     _judged: dict[int, tuple[Features, bool, bool]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.claim = self.invariant.claim
-        self._everywhere = self.invariant.precondition.always and not self.invariant.within
+        when = self.invariant.precondition
+        self._everywhere = when.always and not self.invariant.within
+        several = len(when.any_of) > 1
+        self.parts = tuple(Precondition((part,)) for part in when.any_of) if several else ()
+        self._tally = [[0, 0] for _ in self.parts]
 
     def applies(self, features: Features) -> bool:
         """Whether to judge an example with these features."""
@@ -138,8 +148,33 @@ class Watch:
         self, features: Callable[[], Features], passed: bool, record: Record, detail: str = ""
     ) -> None:
         """Judge an example.  `features` is called only if the invariant does not always apply."""
-        if self._everywhere or self.applies(features()):
-            self.judge(passed, record, detail)
+        if not self._everywhere:
+            found = features()
+            if not self.applies(found):
+                return
+            self.count(found, int(passed), int(not passed))
+        self.judge(passed, record, detail)
+
+    def count(self, features: Features, kept: int, broken: int) -> None:
+        """Count examples with these features in each scenario of the precondition, of several."""
+        for part, tally in zip(self.parts, self._tally, strict=True):
+            if part.holds(features):
+                tally[0] += kept
+                tally[1] += broken
+
+    @property
+    def scenarios(self) -> str:
+        """In which scenarios of the precondition the claim is broken, and in which it still holds.
+
+        "" if the precondition has one scenario only.
+        """
+        broken, held = [], []
+        for part, (kept, failed) in zip(self.parts, self._tally, strict=True):
+            if failed:
+                broken.append(f"broken where {part} ({failed} of {failed + kept} examples)")
+            elif kept:
+                held.append(f"still holds where {part} ({kept} examples)")
+        return "; ".join((*broken, *held))
 
     def judge(self, passed: bool, record: Record, detail: str = "") -> None:
         """Count an example to which the invariant applies.  Report it if it failed."""
@@ -157,5 +192,6 @@ class Watch:
             step if isinstance(step, int) else None,
             self.rank,
             detail,
+            scenarios=self.scenarios,
         )
         self.report(violation)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_trainsafe.judges.learn.check.offline import check
-from pytest_trainsafe.judges.learn.check.verifier import CONFIDENCE
+from pytest_trainsafe.judges.learn.check.verifier import CONFIDENCE, message
 from pytest_trainsafe.judges.learn.columns.entries import owner_of
 from pytest_trainsafe.judges.learn.columns.frame import Frame
 from pytest_trainsafe.judges.learn.events.events import Call, Value
@@ -150,3 +150,20 @@ def test_calls_of_deepspeed_engines_are_attributed_to_their_engine() -> None:
     ]
 
     assert [owner_of(call.api, call) for call in calls] == [1, 2, 0, 0]
+
+
+def test_a_violation_says_which_condition_broke_and_which_still_holds(
+    ranks_pack: Pack, relations: Mapping[str, Relation]
+) -> None:
+    """Copies of tensor parallelism drift apart, while those of data parallelism stay equal."""
+    plan = replace(OTHER, autocast=None, dp=2, tp=2, fault="drift")
+    found = check(run_of(plan), [ranks_pack], relations, min_confidence=0.0).violations
+    first = next(
+        each
+        for each in found
+        if each.invariant.claim == hypothesis("consistent", variable=PARAMETER, attribute="data")
+    )
+    broken, held = first.scenarios.split("; ")
+    assert broken.startswith("broken where value.tensor_model_parallel is False (")
+    assert held.startswith("still holds where tp_rank is equal and dp_rank differs (")
+    assert f"conditions: {first.scenarios}" in message(first, relations)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_trainsafe.judges.learn.events.events import Call
-from pytest_trainsafe.judges.learn.events.slips import SLIP, slip_in
+from pytest_trainsafe.judges.learn.events.slips import SLIP, TRAINING, slip_in
 from pytest_trainsafe.judges.learn.inference.select import confidence
 from pytest_trainsafe.judges.learn.names import family, variable
 from pytest_trainsafe.judges.learn.relation import Relation
@@ -89,11 +89,12 @@ def _rank(violation: Violation, relations: Mapping[str, Relation]) -> tuple[bool
 
     Violations of rules that name an object of the program come first: they say what is trained
     otherwise.  Then comes the violation of the invariant with the highest confidence, rounded to
-    tenths.  Among violations with equal confidence, changes of an optimizer's objects come last.
+    tenths.  Among violations with equal confidence, changes of an optimizer's objects come last,
+    and slips, which may be the consequence of what another rule says more exactly.
     Among the rest, the violation that was found first comes first.
     """
     invariant, record = violation.invariant, violation.record
     sure = confidence(invariant, relations[invariant.claim.relation])
-    copy = not isinstance(record, Call) and record.object.startswith("optimizer")
+    copy = not isinstance(record, Call) and record.object.startswith(("optimizer", TRAINING))
     unnamed = not relations[invariant.claim.relation].named
     return unnamed, -round(sure * 10) / 10, copy, violation.order

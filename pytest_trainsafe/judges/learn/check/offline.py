@@ -142,6 +142,9 @@ class _Judged:
             applies = np.array([watch.applies(each) for each in records.features], bool)
             chosen = every & applies[records.codes] if len(applies) else every
             watch.triggered += int((chosen & passed).sum())
+            for code, features in enumerate(records.features if watch.parts else ()):
+                own = passed[chosen & (records.codes == code)]
+                watch.count(features, int(own.sum()), int((~own).sum()))
             kept = np.flatnonzero(chosen & passed)
             failed = np.flatnonzero(chosen & ~passed)
             for at in failed[:MAX_KEPT]:

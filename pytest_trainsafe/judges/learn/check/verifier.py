@@ -156,6 +156,8 @@ def message(violation: Violation, relations: Mapping[str, Relation]) -> str:
     lines.append(f"  broken by: {violation.quoted}")
     if violation.detail:
         lines.append(f"  where: {violation.detail}")
+    if violation.scenarios:
+        lines.append(f"  conditions: {in_words(violation.scenarios)}")
     if violation.kept:
         lines.append(f"  kept by: {violation.kept}")
     lines.append(f"  usual cause: {explanation.causes}")

@@ -23,10 +23,14 @@ TEXTS = (SETUP, SLIP)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A slip: the rule that it breaks, in one sentence, and its usual cause."""
+    """A slip: the rule that it breaks, in one sentence, and its usual cause.
+
+    If it is `often` meant, the rule is checked only on programs that were seen to keep it.
+    """
 
     rule: str
     causes: str
+    often: bool = False
 
 
 #: Every slip that may be reported, by name.
@@ -101,6 +105,7 @@ SLIPS = {
     "frozen-norm-learns": Known(
         "a batch norm whose weights are frozen keeps its statistics",
         "train() puts the norms of a frozen part into training mode",
+        often=True,
     ),
     "norm-thawed": Known(
         "a norm that the program has put into evaluation mode stays in it",

@@ -4,7 +4,7 @@ Nothing is patched unless an observation is active.
 
 - `observation.py`: `observe()` for an ordinary test, and the `Observation` that it yields.
 - `ranks.py`: the observation of a rank of a Run, which writes a file of its trace.
-- `to_file.py`: the observation of a script that is no test.
+- `plain.py`: the observation of a plain script, which writes a file too.
 - `observer.py`: receives every patched call; keeps the stacks of calls and the phases.
 - `frames.py`: the calls of a thread that have not returned.
 - `slips/`: watches for uses of torch's API that are rarely meant.

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Sequence
 
 from torch import nn
-from torch.optim import Optimizer
 
 from pytest_trainsafe.judges.learn.events.events import Call
 from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Target
@@ -43,17 +42,6 @@ class Thread(threading.local):
 
 def outside_of_modules(frames: Sequence[Frame]) -> bool:
     return not any(isinstance(frame.thing, nn.Module) for frame in frames)
-
-
-def wraps(optimizer: Optimizer) -> bool:
-    """Whether an optimizer is not a class of torch and has another optimizer as an attribute.
-
-    The steps of the inner optimizer are observed instead of the wrapper's, because a wrapper may
-    skip the inner step, for example while gradients accumulate.
-    """
-    return not type(optimizer).__module__.startswith("torch.") and any(
-        isinstance(each, Optimizer) for each in vars(optimizer).values()
-    )
 
 
 def repeats(outer: Frame, api: str, thing: object, target: Target) -> bool:

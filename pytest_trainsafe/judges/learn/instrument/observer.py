@@ -24,7 +24,6 @@ from pytest_trainsafe.judges.learn.instrument.frames import (
     Thread,
     outside_of_modules,
     repeats,
-    wraps,
 )
 from pytest_trainsafe.judges.learn.instrument.meta import Meta
 from pytest_trainsafe.judges.learn.instrument.modes import Modes
@@ -32,6 +31,7 @@ from pytest_trainsafe.judges.learn.instrument.names import error_name, method_ap
 from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Role, Target
 from pytest_trainsafe.judges.learn.instrument.patching.selection import Contents, Selection, Wanted
 from pytest_trainsafe.judges.learn.instrument.slips.ledger import Ledger
+from pytest_trainsafe.judges.learn.instrument.slips.moments import wraps
 from pytest_trainsafe.judges.learn.instrument.state.slots import Slot
 from pytest_trainsafe.judges.learn.instrument.state.variables import Variables
 from pytest_trainsafe.judges.learn.instrument.steps import Steps

@@ -155,6 +155,9 @@ class Gradients(Watcher):
 
     def _clipped(self, before: dict[int, dict[int, _Mark]]) -> None:
         touched = False
+        every = [each.grad for one in self.training.optimizers for each in parameters_of(one)]
+        if any(each is not None and local_part(each) is not None for each in every):
+            return  # nothing shows that a DTensor was written to
         for optimizer in list(self.training.optimizers):
             state, old = self._state(optimizer), before.get(id(optimizer), {})
             new = {key: mark for key, mark in _marks(optimizer).items() if old.get(key) != mark}
@@ -189,7 +192,8 @@ class Gradients(Watcher):
             self._decays(optimizer)
         backwards, state.backwards = self._backwards - state.backwards, self._backwards
         if not marks:
-            if backwards and len(self.training.optimizers) == 1:
+            trains = any(each.requires_grad for each in parameters_of(optimizer))
+            if backwards and trains and len(self.training.optimizers) == 1:
                 self.training.slip(
                     "stepped-without", "a backward came before it, and no parameter has a gradient"
                 )

@@ -14,6 +14,8 @@ from pytest_trainsafe.record.clock import in_backward
 #: Norms that learn statistics from the data, and dropout.
 _NORMS = nn.modules.batchnorm._BatchNorm
 _DROPOUTS = nn.modules.dropout._DropoutNd
+#: Layers through which nothing passes if their weight is zero.
+_LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
 
 
 class Models(Watcher):
@@ -146,14 +148,15 @@ class Models(Watcher):
         )
 
     def _zeros(self, model: nn.Module) -> None:
-        parameters = dict(model.named_parameters())
         held = self.training.held()
-        if not any(id(each) in held and each.requires_grad for each in parameters.values()):
+        if not any(id(each) in held and each.requires_grad for each in model.parameters()):
             return
-        for name, each in parameters.items():
-            frozen = not each.requires_grad and each.dim() > 1 and each.numel()
-            if frozen and not bool(torch.count_nonzero(each.detach())):
-                self.training.slip("frozen-at-zero", f"{name} of {_name(model)}")
+        for name, module in model.named_modules():
+            weight = module.weight if isinstance(module, _LAYERS) else None
+            if weight is None or weight.requires_grad or not weight.numel():
+                continue
+            if not bool(torch.count_nonzero(weight.detach())):
+                self.training.slip("frozen-at-zero", f"{name}.weight of {_name(model)}")
                 return
 
 

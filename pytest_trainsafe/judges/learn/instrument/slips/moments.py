@@ -158,3 +158,14 @@ def parameters_of(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     """The parameters of all groups of an optimizer."""
     for group in optimizer.param_groups:
         yield from group["params"]
+
+
+def wraps(optimizer: Optimizer) -> bool:
+    """Whether an optimizer is not a class of torch and has another optimizer as an attribute.
+
+    The steps of the inner optimizer are observed instead of the wrapper's, because a wrapper may
+    skip the inner step, for example while gradients accumulate.
+    """
+    return not type(optimizer).__module__.startswith("torch.") and any(
+        isinstance(each, Optimizer) for each in vars(optimizer).values()
+    )

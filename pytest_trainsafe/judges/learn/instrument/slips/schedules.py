@@ -8,7 +8,12 @@ from weakref import WeakKeyDictionary
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
-from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
+from pytest_trainsafe.judges.learn.instrument.slips.moments import (
+    Moment,
+    Training,
+    Watcher,
+    wraps,
+)
 
 #: A scheduler that has not stepped is judged at the end, after so many steps of its optimizer.
 _STEPS = 3
@@ -85,9 +90,11 @@ class Schedules(Watcher):
         thing = moment.thing
         if moment.kind == "optimizer_load":
             state = moment.argument(0, "state_dict")
-            groups = state.get("param_groups", ()) if isinstance(state, dict) else ()
-            scheduled = any("initial_lr" in group for group in groups)
-            self._rates[thing] = (scheduled, *_rates(thing))
+            # A wrapper may load the state of an optimizer that has not stepped into itself.
+            if isinstance(state, dict) and state.get("state"):
+                groups = state.get("param_groups", ())
+                scheduled = any("initial_lr" in group for group in groups)
+                self._rates[thing] = (scheduled, *_rates(thing))
         elif moment.kind == "scheduler_load":
             self._of(thing).loaded = True
         elif moment.kind == "scheduler_made":
@@ -142,7 +149,10 @@ class Schedules(Watcher):
 
 
 def _optimizer_of(scheduler: LRScheduler) -> Optimizer | None:
+    """The optimizer of a scheduler, whose steps are seen: the inner one of a wrapper."""
     found = getattr(scheduler, "optimizer", None)
+    while isinstance(found, Optimizer) and wraps(found):
+        found = next(each for each in vars(found).values() if isinstance(each, Optimizer))
     return found if isinstance(found, Optimizer) else None
 
 

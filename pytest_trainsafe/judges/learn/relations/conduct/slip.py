@@ -18,7 +18,7 @@ from pytest_trainsafe.judges.learn.events.slips import SLIP, SLIPS, TRAINING, sl
 from pytest_trainsafe.judges.learn.events.table import NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judges.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judges.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 _NAME = TRAINING, SLIP
@@ -54,6 +54,10 @@ class Slip(RelationBase):
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """Forbids all preconditions: a slip is noticed where it happens, and a step has no slip."""
         return True
+
+    def prior(self, claim: Hypothesis) -> int:
+        """1, the neutral number; `OWN` for a slip that is often meant."""
+        return OWN if SLIPS[claim.text("slip")].often else 1
 
     def anywhere(self, claim: Hypothesis) -> bool:
         """True: the claim holds in every context."""

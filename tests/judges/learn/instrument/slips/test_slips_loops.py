@@ -67,13 +67,13 @@ def test_schedulers_in_sequence_and_once_an_epoch() -> None:
 def test_what_a_resume_loads(loads: str) -> None:
     def program() -> None:
         model = net()
-        optimizer = sgd(model)
+        optimizer = torch.optim.Adam(model.parameters())
         scheduler = LambdaLR(optimizer, lambda step: 0.5**step)
         for _ in range(3):
             steps(model, optimizer)
             scheduler.step()
         again = copy.deepcopy(model)
-        resumed = sgd(again)
+        resumed = torch.optim.Adam(again.parameters())
         saved = copy.deepcopy(optimizer.state_dict())
         if loads == "too early":
             resumed.load_state_dict(saved)
@@ -101,6 +101,33 @@ def test_a_cosine_schedule_whose_length_is_in_other_units(length: int) -> None:
             scheduler.step()
 
     assert slips_of(program) == ["schedule-overrun"] * (length == 2)
+
+
+def test_a_scheduler_of_a_wrapped_optimizer() -> None:
+    class Wrapper(torch.optim.Optimizer):
+        """Steps another optimizer, as accelerate's does."""
+
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+            self.param_groups, self.defaults = optimizer.param_groups, optimizer.defaults
+            self.state = optimizer.state
+            optimizer.load_state_dict(optimizer.state_dict())
+
+        def step(self, closure: None = None) -> None:  # type: ignore[override]
+            self.optimizer.step()
+
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            self.optimizer.zero_grad(set_to_none)
+
+    def program() -> None:
+        model = net()
+        optimizer = Wrapper(torch.optim.Adam(model.parameters()))
+        scheduler = ExponentialLR(optimizer, 0.9)
+        for _ in range(4):
+            steps(model, optimizer)
+            scheduler.step()
+
+    assert slips_of(program) == []
 
 
 # Data.

@@ -200,6 +200,24 @@ def test_a_recomputation_with_other_random_numbers(kept: bool) -> None:
     assert slips_of(program) == ["recomputed-otherwise"] * (not kept)
 
 
+def test_a_frozen_embedding_of_positions_may_be_zero() -> None:
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.positions = nn.Parameter(torch.zeros(1, 4), requires_grad=False)
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.head(rows + self.positions)
+            return found
+
+    def program() -> None:
+        model = Positions()
+        steps(model, torch.optim.SGD(model.head.parameters(), lr=0.1), 3)
+
+    assert slips_of(program) == []
+
+
 # Averages.
 
 

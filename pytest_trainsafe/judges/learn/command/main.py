@@ -17,10 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_trainsafe.errors import TrainsafeError
-from pytest_trainsafe.judges.learn.packs.pack import write_pack
-from pytest_trainsafe.judges.learn.packs.traincheck import read_traincheck
-from pytest_trainsafe.judges.learn.registry import relations
-from pytest_trainsafe.judges.learn.scripts.collect import (
+from pytest_trainsafe.judges.learn.command.collect import (
     CollectError,
     Script,
     collect,
@@ -29,6 +26,9 @@ from pytest_trainsafe.judges.learn.scripts.collect import (
     script_of,
     world,
 )
+from pytest_trainsafe.judges.learn.packs.pack import write_pack
+from pytest_trainsafe.judges.learn.packs.traincheck import read_traincheck
+from pytest_trainsafe.judges.learn.registry import relations
 from pytest_trainsafe.judges.learn.text import lines_of, message
 from pytest_trainsafe.judges.learn.use.deploy import (
     FOLDER,

@@ -15,8 +15,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 
 import msgspec
 import torch
@@ -24,18 +24,18 @@ import torch
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file
 from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.judges.learn.events.events import Plain
-from pytest_trainsafe.judges.learn.events.file import TableWriter, read_table
+from pytest_trainsafe.judges.learn.events.file import read_table
 from pytest_trainsafe.judges.learn.fields import MAX_TEXT
 from pytest_trainsafe.judges.learn.run import ObservedRun
 from pytest_trainsafe.trace.run_spec import Observe
 
+#: What observes in the ranks is loaded by its path, since judging imports none of it.
+_OBSERVING = "pytest_trainsafe.judges.learn.instrument.plain:observing"
 #: How long rank 0 waits for the files of the other ranks after its own end, in seconds.
 PATIENCE = 60.0
 #: What a complete run has beside the files of its ranks.
 _ABOUT = "run.json"
 _MAX_BYTES = 2**20
-#: What observes in the ranks, by its import path, as judging code names every instrument.
-_OBSERVER = "pytest_trainsafe.judges.learn.instrument.to_file"
 
 
 class CollectError(TrainsafeError, RuntimeError):
@@ -101,14 +101,11 @@ def collect(script: Script, folder: Path, observe: Observe, patience: float = PA
     final, partial = folder / f"rank{rank()}.bin", folder / f"rank{rank()}.part"
     for old in (final, *((folder / _ABOUT,) if not rank() else ())):
         old.unlink(missing_ok=True)
-    writer = TableWriter(partial, rank())
     fixed: dict[str, Plain] = {"rank": rank(), "world_size": world()}
     if world() > 1:
         fixed[f"{script.axis}_rank"] = rank()
-    with import_module(_OBSERVER).observed(observe, writer, fixed):
+    with resolve_name(_OBSERVING)(partial, rank(), fixed, observe):
         _run(script)
-    if writer.close() is None:
-        raise CollectError(f"{script.path}: its calls are too many for one file; sample its steps")
     partial.replace(final)
     if not rank():
         _wait(script, folder, patience)

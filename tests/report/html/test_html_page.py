@@ -237,10 +237,10 @@ def test_what_a_judge_cannot_show_changes_no_verdict(judging) -> None:
     judging.makepyfile(test_judging=ODD)
     judging.runpytest_subprocess("--trainsafe-report=out").assert_outcomes(passed=3)
 
-    found = {
-        key[-8:-1].split("[")[-1]: entry for key, entry in entries(judging.path / "out").items()
+    sections = {
+        nodeid.partition("[")[2].rstrip("]"): entry["sections"][0]
+        for nodeid, entry in entries(judging.path / "out").items()
     }
-    sections = {key: entry["sections"][0] for key, entry in found.items()}
     assert "no panels: ModuleNotFoundError" in sections["raises"]["notes"][0]
     assert "no panels: " in sections["large"]["notes"][0]
     escapes = sections["escapes"]

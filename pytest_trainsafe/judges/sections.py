@@ -14,7 +14,7 @@ from pytest_trainsafe.judges.contract import Judgement
 from pytest_trainsafe.judges.first_line import first_line
 from pytest_trainsafe.judges.joint import JointJudgement
 from pytest_trainsafe.judges.joint_text import report_of
-from pytest_trainsafe.report.panels import LABEL, TEXT, Panel, Section, State, Table, number
+from pytest_trainsafe.report.panels import LABEL, Panel, Section, State, Table, number
 from pytest_trainsafe.report.sections import add, collecting, label
 from pytest_trainsafe.report.source import code_at
 
@@ -31,14 +31,20 @@ def show(judgement: Judgement, text: str, what: str = "") -> None:
         return
     named = label(getattr(judgement, "what", "") or what, LABEL)
     passed = judgement.verdict == "pass"
+    notes = [label(each, 2_000) for each in judgement.not_compared[:100]]
+    try:
+        panels = tuple(_panels(judgement))
+    except Exception as error:  # of a project's own judge: a page must not change a verdict
+        panels = ()
+        notes.insert(0, label(f"no panels: {type(error).__name__}: {error}"))
     add(
         Section(
             judge=judgement.judge,
             verdict=judgement.verdict,
             what=named,
-            text=text[: TEXT // 2],
-            notes=tuple(label(each, 2_000) for each in judgement.not_compared[:100]),
-            panels=tuple(_panels(judgement)),
+            text=text,
+            notes=tuple(notes),
+            panels=panels,
             distinct=named if passed else label(first_line(judgement), LABEL),
         )
     )

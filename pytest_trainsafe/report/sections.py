@@ -78,16 +78,22 @@ def attach(report: pytest.TestReport) -> None:
 
 
 def _checked(section: Section) -> Section:
-    """The Section with printable texts; without its panels if these exceed a limit."""
+    """The Section with printable texts; without its panels and notes if these exceed a limit."""
     import msgspec
 
-    from pytest_trainsafe.report.panels import Section
+    from pytest_trainsafe.report.panels import LABEL, TEXT, Section
 
+    plain = msgspec.structs.replace(
+        section,
+        judge=label(section.judge, LABEL),
+        what=label(section.what, LABEL),
+        text=printable(section.text[:TEXT])[:TEXT],
+        distinct=label(section.distinct, LABEL),
+    )
     try:
-        return msgspec.convert(printable_data(msgspec.to_builtins(section)), Section)
-    except msgspec.ValidationError as error:
-        plain = msgspec.structs.replace(section, panels=(), notes=(f"no panels: {error}",))
         return msgspec.convert(printable_data(msgspec.to_builtins(plain)), Section)
+    except msgspec.ValidationError as error:
+        return msgspec.structs.replace(plain, panels=(), notes=(f"no panels: {label(error)}",))
 
 
 def printable_data(value: object) -> object:
@@ -100,6 +106,12 @@ def printable_data(value: object) -> object:
 
 
 def label(text: object, most: int = 300) -> str:
-    """A text that a program chose, as a label: printable, in one line, and not too long."""
-    shown = printable(cut(str(text), most)).replace("\n", " ")
-    return cut(shown, most)
+    """A text that a program chose as a label: one printable line of at most `most` characters.
+
+    Of a longer text the start and the end are kept: a path is known by its end.
+    """
+    shown = printable(cut(str(text), 4 * most)).replace("\n", " ")
+    if len(shown) <= most:
+        return shown
+    head = most * 2 // 3
+    return f"{shown[:head]}…{shown[head + 1 - most :]}"

@@ -7,11 +7,11 @@ that did not finish, or any other exception.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.errors import TrainsafeError, in_one_line
-from pytest_trainsafe.printable import printable
-from pytest_trainsafe.report.panels import LABEL, TEXT, Section
+from pytest_trainsafe.report.panels import LABEL, Panel, Section
 from pytest_trainsafe.report.sections import add, attach, collected, label
 
 if TYPE_CHECKING:
@@ -26,20 +26,20 @@ def attach_sections(error: BaseException | None, report: pytest.TestReport) -> N
         if failures is not None and isinstance(error, failures.GroupFailure):
             from pytest_trainsafe.report.html.ranks import rank_panels
 
-            _add("ranks", text, error, tuple(rank_panels(error.result)))
-        elif not any(each.text and each.text == text[: TEXT // 2] for each in collected()):
+            _add("ranks", text, error, rank_panels(error.result))
+        elif all(each.text != text for each in collected()):
             _add("test", text, error)
     attach(report)
 
 
-def _add(judge: str, text: str, error: BaseException, panels: tuple = ()) -> None:  # type: ignore[type-arg]
+def _add(judge: str, text: str, error: BaseException, panels: Sequence[Panel] = ()) -> None:
     line = in_one_line(error) if isinstance(error, TrainsafeError) else type(error).__name__
     add(
         Section(
             judge=judge,
             verdict="error",
             what=label(line, LABEL),
-            text=printable(text)[: TEXT // 2],
-            panels=panels,
+            text=text,
+            panels=tuple(panels),
         )
     )

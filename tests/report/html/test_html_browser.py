@@ -131,8 +131,7 @@ def test_the_keyboard_alone_reaches_everything_and_shows_where_it_is(look) -> No
     page.keyboard.press("ArrowDown")
     assert page.evaluate("document.activeElement.ariaLabel").startswith("tp=2 sp=True")
     page.keyboard.press("Enter")
-    page.wait_for_timeout(50)
-    assert page.evaluate("document.activeElement.id") == "detail"
+    page.wait_for_function("document.activeElement.id === 'detail'")
 
     reached = []
     for _ in range(120):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from pytest_trainsafe.report.html.document import read_document
 from pytest_trainsafe.report.html.write import write_page
 from tests.support.report.browser import Look
-from tests.support.report.documents import HOSTILE, document_with
+from tests.support.report.documents import EMPTY, HOSTILE, document_with
 
 #: How many characters of a text a page must show as they are, in some place.
 SHOWN = 30
@@ -53,6 +54,28 @@ HOSTILE_BY_KEY = {
     for number, text in enumerate(HOSTILE, 1)
     if not any(c in text for c in "\0\r")  # HTML's parser and the DOM replace these
 }
+
+
+def test_runs_and_panels_with_nothing_in_them_are_shown_without_an_error(
+    browser, tmp_path: Path
+) -> None:
+    document = document_with(("plain",))
+    [entry] = document.entries
+    section = msgspec.structs.replace(entry.sections[0], panels=EMPTY)
+    odd = msgspec.structs.replace(
+        entry, sections=(section,), outcome=replace(entry.outcome, axes=())
+    )
+    for name, entries, panels in (("none", (), 0), ("odd", (odd, odd), len(EMPTY))):
+        folder = tmp_path / name
+        write_page(msgspec.structs.replace(document, entries=entries), folder)
+        page = browser.new_page()
+        look = Look(page, folder / "index.html")
+        for nodeid in look.nodeids():
+            look.point(nodeid)
+        assert look.errors == []
+        assert page.locator(".panel").count() == panels
+        assert page.get_by_text("Settings and versions").count() == 1
+        page.close()
 
 
 def test_the_data_of_a_hostile_page_can_be_read_again(tmp_path: Path) -> None:

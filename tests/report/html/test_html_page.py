@@ -205,3 +205,44 @@ def test_merged_runs_keep_their_own_settings() -> None:
     assert [entry.outcome.point for entry in both.entries] == ["a", "b"]
     assert [both.runs[entry.run].options for entry in both.entries] == ["a", "b"]
     assert isinstance(both, Document)
+
+
+ODD = """
+import dataclasses
+import pytest
+from pytest_trainsafe.core.finding import Finding, RankSubject
+from pytest_trainsafe.judges.contract import FindingsJudgement
+from pytest_trainsafe.judges.sections import show
+from pytest_trainsafe.report.panels import Table
+
+class Raises(FindingsJudgement):
+    panels = "no.such.module"
+
+@pytest.mark.parametrize("kind", ["raises", "large", "escapes"])
+def test_odd(kind):
+    names = {"judge": "own", "what": "w" * 5_000}
+    if kind == "raises":
+        show(Raises(**names), "")
+    elif kind == "large":
+        table = Table(title="t" * 1_000, rows=((1,),) * 5_000)
+        show(FindingsJudgement(**names, drawn=[table]), "")
+    else:
+        message = "\\x1b\\udc80" * 50_000
+        finding = Finding(verdict="fail", judge="own", check="c", message=message)
+        show(FindingsJudgement("j" * 900, [finding], [message]), message)
+"""
+
+
+def test_what_a_judge_cannot_show_changes_no_verdict(judging) -> None:
+    judging.makepyfile(test_judging=ODD)
+    judging.runpytest_subprocess("--trainsafe-report=out").assert_outcomes(passed=3)
+
+    sections = {
+        nodeid.partition("[")[2].rstrip("]"): entry["sections"][0]
+        for nodeid, entry in entries(judging.path / "out").items()
+    }
+    assert "no panels: ModuleNotFoundError" in sections["raises"]["notes"][0]
+    assert "no panels: " in sections["large"]["notes"][0]
+    escapes = sections["escapes"]
+    assert escapes["text"].startswith("\\x1b\\udc80\\x1b")
+    assert escapes["panels"][0]["rows"][0][2].startswith("\\x1b\\udc80")

@@ -21,6 +21,17 @@ if TYPE_CHECKING:
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
+#: Changes the address, and waits until the page has shown what it names.
+SHOW = """([point, tensor]) => new Promise((resolve) => {
+  const before = location.hash;
+  addEventListener("hashchange", resolve, { once: true });
+  const named = { point, tensor };
+  location.hash = Object.keys(named).filter((key) => named[key])
+    .map((key) => `${key}=${encodeURIComponent(named[key])}`).join("&");
+  if (location.hash === before) resolve();
+})"""
+
+
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """The browser; skips the test if there is none, or no client for it."""
@@ -54,12 +65,7 @@ class Look:
 
     def point(self, nodeid: str, tensor: str = "") -> None:
         """Shows a Point, by its address."""
-        self.page.evaluate(
-            "([point, tensor]) => { location.hash = `point=${encodeURIComponent(point)}`"
-            " + (tensor ? `&tensor=${encodeURIComponent(tensor)}` : '') }",
-            [nodeid, tensor],
-        )
-        self.page.wait_for_timeout(30)
+        self.page.evaluate(SHOW, [nodeid, tensor])
 
     def nodeids(self) -> list[str]:
         """The node ids of all Points, in the order of the page."""

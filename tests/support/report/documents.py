@@ -123,6 +123,20 @@ def panels_with(text: str) -> tuple[Panel, ...]:
     )  # fmt: skip
 
 
+#: A panel of every kind without anything in it.
+EMPTY: tuple[Panel, ...] = (
+    Table(title="table", rows=()),
+    HeatMap(title="heat map", rows=(), columns=(), values=()),
+    Graph(title="graph", lanes=(), rows=(), nodes=()),
+    Graph(title="graph without nodes", lanes=("forward",), rows=("norm",), nodes=()),
+    Series(title="series", places=(), lines=()),
+    Series(title="series of gaps", places=("norm",), lines=(Line("error", (None,)),)),
+    Timeline(title="timeline", lanes=(), events=()),
+    Maps(title="maps", maps=()),
+    Code(title="code", file="", first=0, lines=(), marked=0),
+)
+
+
 def entry_with(text: str, number: int = 0) -> Entry:
     """A failing Point with a text in every place that has one."""
     own = text[:2_000]

@@ -48,10 +48,14 @@ _Indices = npt.NDArray[np.intp]
 
 def pictures_of(rung: RungTraces, findings: Sequence[Finding]) -> tuple[Panel, ...]:
     """The panels with values of the first wrong tensors; those of the first are in full."""
-    wrong = [f for f in findings if f.verdict == "fail" and f.where is not None]
-    by_id = {f.where: f for f in reversed(wrong) if f.where is not None}
+    wrong: dict[TensorId, Finding] = {}
+    for each in findings:
+        if each.verdict == "fail" and each.where is not None:
+            known = wrong.get(each.where)
+            if known is None or (known.pattern is None and each.pattern is not None):
+                wrong[each.where] = each  # keeps the tensor's place
     made: list[Panel] = []
-    for id, finding in [*reversed(by_id.items())][:MOST_TENSORS]:
+    for id, finding in [*wrong.items()][:MOST_TENSORS]:
         made += _of_tensor(rung, id, finding, first=not made)
     return tuple(made)
 

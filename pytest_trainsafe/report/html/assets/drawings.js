@@ -75,7 +75,7 @@ draw.series = (panel) => {
 
 draw.timeline = (panel) => {
   const starts = panel.events.map((event) => event[1]);
-  const least = Math.min(...starts, 0 * starts.length || starts[0] || 0);
+  const least = starts.length ? Math.min(...starts) : 0;
   const most = Math.max(...panel.events.map((event) => event[1] + event[2]), least + 1);
   const groups = [...new Set(panel.events.map((event) => event[4]))];
   const columns = most - least;

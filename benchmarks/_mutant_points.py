@@ -34,7 +34,9 @@ _SMALL: dict[str, Any] = {
 _LLAMA = {**_SMALL, "heads": 4, "hidden": 16, "kv_heads": 2, "ffn": 12}
 _MOE = {**_LLAMA, "ffn": 8, "balance": 0.1}
 _CNN = {"channels": 4, "blocks": 1, "size": 6, "batch_size": 2, "microbatches": 4}
-_SIZES = {"gpt": _SMALL, "llama": _LLAMA, "moe": _MOE, "cnn": _CNN}
+_NARROW = {"q_rank": 6, "kv_rank": 4, "rope_dim": 2, "ffn": 12, "expert_ffn": 8}
+_DEEPSEEK = {**_SMALL, **_NARROW}
+_SIZES = {"gpt": _SMALL, "llama": _LLAMA, "moe": _MOE, "deepseek": _DEEPSEEK, "cnn": _CNN}
 
 #: In smaller models with FP8, the rounding of FP8 hides everything in bfloat16.
 _FP8 = {"fp8": True, "hidden": 32, "heads": 4, "layers": 1, "seq_len": 16}
@@ -128,6 +130,10 @@ PLACES = (
     Place("moe", {"cp": 2, "ep": 2}, {"capacity_factor": 0.75}),
     Place("moe", {"dp": 2, "ep": 2, "zero": 1}, {"clip": 0.5}),
     Place("moe", {"tp": 2, "sp": True}, {"capacity_factor": 0.75}),
+    Place("deepseek", {"tp": 2}),
+    Place("deepseek", {"tp": 2, "sp": True}, {"clip": 0.5}),
+    Place("deepseek", {"cp": 2, "ep": 2}),
+    Place("deepseek", {"pp": 2}, {"clip": 0.5}),
     Place("cnn", {"dp": 2, "zero": 1}, {"clip": 0.5}),
     Place("gpt", {"pp": 3}, {"layers": 3, "tied": True}),
     Place("gpt", {"cp": 3}, {"cp_method": "ring", "seq_len": 18}),

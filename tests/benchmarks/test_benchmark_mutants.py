@@ -144,7 +144,7 @@ def test_a_copy_of_the_models_does_not_import_the_originals() -> None:
     assert [line for line in lines if "pytest_trainsafe.reference_models" in line] == []
     assert "from .parallel.axes import Axes" in "\n".join(lines)
     assert "from ..config import AnyConfig, fc1_blocks" in "\n".join(lines)
-    assert "from ...config import MoEConfig, fc1_blocks" in "\n".join(lines)
+    assert "from ...config import ExpertsConfig, fc1_blocks" in "\n".join(lines)
 
 
 REPORT = """trainsafe: gpt.train at tp=2 differs from its single-device reference

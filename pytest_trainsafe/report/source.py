@@ -1,7 +1,9 @@
-"""Lines of the tested program around a "file:line", as a panel."""
+"""Lines of the tested program at a "file:line", as a panel."""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_trainsafe.core.code_files import relative
@@ -13,12 +15,22 @@ from pytest_trainsafe.report.sections import label
 #: The number of lines before and after the one that matters.
 AROUND = 6
 
-#: The most bytes of a file of which lines are shown, and the most characters of a line.
-_MOST, _LINE = 2_000_000, 200
+#: The most lines of a function that are shown.
+MOST_LINES = 40
+
+#: The most bytes of a file of which lines are shown, of one in which functions are looked for, and
+#: the most characters of a line.
+_MOST, _PARSED, _LINE = 2_000_000, 400_000, 200
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def code_at(place: str, title: str, note: str = "") -> Code | None:
-    """The lines around a "file:line"; None if they cannot be read."""
+def code_at(place: str, title: str, note: str = "", methods: Sequence[str] = ()) -> Code | None:
+    """The lines around a "file:line"; None if they cannot be read.
+
+    Of a line that begins a function the lines are those of the function.  Of a line that begins a
+    class they are those of the first of `methods` that the class defines itself.
+    """
     path, _, digits = place.rpartition(":")
     if not path or not digits.isdecimal() or len(digits) > 7:
         return None
@@ -30,13 +42,41 @@ def code_at(place: str, title: str, note: str = "") -> Code | None:
     at = int(digits)
     if not 1 <= at <= len(lines):
         return None
-    first = max(1, at - AROUND)
-    shown = lines[first - 1 : at + AROUND]
+    first, last = max(1, at - AROUND), at + AROUND
+    function = _function(content, at, methods)
+    if function is not None:
+        at = function.lineno
+        first = min([at, *(each.lineno for each in function.decorator_list)])
+        last = min(function.end_lineno or at, first + MOST_LINES - 1)
     return Code(
         title=title,
         file=label(f"{relative(path)}:{at}"),
         first=first,
-        lines=tuple(printable(each[:_LINE].expandtabs(4))[:_LINE] for each in shown),
+        lines=tuple(
+            printable(each[:_LINE].expandtabs(4))[:_LINE] for each in lines[first - 1 : last]
+        ),
         marked=at,
         note=note,
     )
+
+
+def _function(content: bytes, at: int, methods: Sequence[str]) -> _Function | None:
+    """The function that begins at a line, or the method of the class that begins there."""
+    if len(content) > _PARSED:
+        return None
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    for node in _definitions(tree):
+        if at not in (node.lineno, *(each.lineno for each in node.decorator_list)):
+            continue
+        if not isinstance(node, ast.ClassDef):
+            return node
+        own = {each.name: each for each in node.body if isinstance(each, _Function)}
+        return next((own[name] for name in methods if name in own), None)
+    return None
+
+
+def _definitions(tree: ast.AST) -> Iterator[_Function | ast.ClassDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, _Function | ast.ClassDef))

@@ -36,6 +36,9 @@ function path(text) {
   return h("bdi", {class: "name"}, pieces.map((piece, i) => (i ? [h("wbr"), piece] : piece)));
 }
 
+// A text in which long absolute paths of lines keep their last three parts.
+const near = (text) => text.replace(/(?:\/[^\s/:]+)+((?:\/[^\s/:]+){3}:\d+)/g, "…$1");
+
 function asNumber(value) {
   if (value === "inf" || value >= INFINITE) return Infinity;
   if (value === "-inf" || value <= -INFINITE) return -Infinity;

@@ -24,14 +24,21 @@ function headOf(entry) {
       ["so", first.cause ? name(first.cause, "said") : ""],
       ["reason", wrong && !first.where && outcome.reason && !outcome.line.includes(
         outcome.reason.slice(0, 40)) ? name(outcome.reason, "said") : ""],
-      ["look at", wrong && first.source ? [path(first.source), first.what ? [" (",
-        name(first.what, "said"), ")"] : null] : ""],
+      ["look at", wrong && first.source ? lookAt(first) : ""],
       ["closest", !wrong && outcome.worst_name ? [path(outcome.worst_name),
         `: ${short(outcome.worst)} of what is allowed`] : ""],
       ["tensors", outcome.tensors.length ? `${outcome.tensors.join(" / ")} compared` : ""],
       ["rerun", command(entry.rerun)],
       ["time", `${seconds(outcome.seconds)}${stages.length ? `: ${stages.join(", ")}` : ""}`],
     ])];
+}
+
+// The places to look at, one a line: the line at fault, then those that its description names.
+function lookAt({source, what}) {
+  const [own, ...others] = what.split("; ");
+  return [h("div", {title: source}, path(near(source)),
+    own ? [" ", h("span", {class: "quiet"}, name(near(own), "said"))] : null),
+  others.map((each) => h("div", {title: each}, name(near(each), "said")))];
 }
 
 function panelOf(panel) {
@@ -89,7 +96,7 @@ function drawOverview() {
         ["error", family.size],
         ["pattern", family.pattern ? name(family.pattern, "said") : ""],
         ["so", family.cause ? name(family.cause, "said") : ""],
-        ["look at", first.source ? path(first.source) : ""],
+        ["look at", first.source ? path(near(first.source)) : ""],
         [plural(family.members.length, "point"), path(family.points)],
         ["rerun", command(lead.rerun)],
       ]));

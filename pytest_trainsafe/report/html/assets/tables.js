@@ -120,5 +120,6 @@ draw.code = (panel) => {
       h("td", {}, h("code", {}, line || " ")));
   });
   const table = h("table", {class: "source"}, h("tbody", {}, lines));
-  return figure(panel, [h("p", {class: "file"}, path(panel.file)), scrolled(table, panel.file)]);
+  return figure(panel, [h("p", {class: "file", title: panel.file}, path(near(panel.file))),
+    scrolled(table, panel.file)]);
 };

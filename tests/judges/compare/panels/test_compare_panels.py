@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from pytest_trainsafe.core.finding import Finding, Pattern
+from pytest_trainsafe.core.finding import Finding, Located, Pattern
 from pytest_trainsafe.core.tensor_id import Kind, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison, Measured
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.panels import panels
 from pytest_trainsafe.judges.compare.panels.dataflow import MOST_MODULES
 from pytest_trainsafe.judges.compare.panels.tensors import MOST_TENSORS
-from pytest_trainsafe.report.panels import Graph, HeatMap, Panel, Section, Series, Table
+from pytest_trainsafe.report.panels import Code, Graph, HeatMap, Panel, Section, Series, Table
 
 
 def tensor(module: str, kind: Kind = "activation", name: str = "output", step: int = 0) -> TensorId:
@@ -122,3 +124,28 @@ def test_panels_of_a_large_model_stay_within_their_bounds() -> None:
     encoded = msgspec.json.encode(section)
     assert len(encoded) < 500_000
     assert msgspec.json.decode(encoded, type=Section) == section
+
+
+def test_every_place_that_the_description_names_has_its_lines_the_first_at_fault(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        "class Up(Module):\n    def forward(self, x):\n        return Sum.apply(x)\n\n\n"
+        "class Sum(Function):\n    def backward(ctx, gradient):\n        return gradient\n\n\n"
+        "model = Up()\n"
+    )
+    wrong = tensor("layers.1.up", "activation_grad")
+    what = (
+        f"module class Up; layers.1.up is set up at {path}:11; its backward runs Sum.backward at "
+        f"{path}:7; its name is defined at {tmp_path}/absent.py:3"
+    )
+    judgement = judged(IDS, {wrong: 1e-2})
+    located = Located((), f"{path}:1", what, (("backward", "layers.1.up"),))
+    judgement = dataclasses.replace(judgement, located=located)
+    shown = [panel for panel in panels(judgement) if isinstance(panel, Code)]
+
+    assert [code.lines[code.marked - code.first].strip() for code in shown] == [
+        *("def forward(self, x):", "model = Up()", "def backward(ctx, gradient):")
+    ]
+    assert [code.note for code in shown] == what.split("; ")[:3]

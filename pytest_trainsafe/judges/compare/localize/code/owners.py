@@ -59,14 +59,16 @@ def other_class(modules: Mapping[str, ModuleEvent], group: Sequence[Fault], sour
 def functions(candidate: Trace, module: str, backward: bool, source: str) -> str:
     """A clause on the program's autograd functions that a module at `source` applies.
 
-    It has the line of their backward if `backward`, else that of their forward.
+    It has the line of their backward if `backward`, also in the file of the module; else it has the
+    line of their forward, which the module's own calls, if that is in another file.
     """
     what = "backward" if backward else "forward"
     found: dict[str, None] = {}
     for rank in candidate.ranks:
         for each in rank.events_of(Applied):
             line = each.backward if backward else each.forward
-            if each.module == module and apart(each.name, line, source):
+            near = backward and own(line) and line != source
+            if each.module == module and (near or apart(each.name, line, source)):
                 found[f"{each.name}.{what} at {relative(line)}"] = None
     listed = " and ".join([*found][:_MOST])
     return f"; its {what} runs {listed}" if listed else ""

@@ -1,0 +1,43 @@
+"""The lines of the code at fault, and of every other place that its description names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.judges.compare.judgement import lead_of
+from pytest_trainsafe.report.panels import Code
+from pytest_trainsafe.report.source import code_at
+
+#: The most places that are shown.
+MOST_PLACES = 5
+
+_PLACE = re.compile(r"(?<!\S)([^\s:]+\.py:\d{1,7})\b")
+
+#: The kinds of tensors and the phases that a module's backward computes.
+_BACKWARD = frozenset({"activation_grad", "param_grad", "backward"})
+
+
+def source(located: Located | None, failing: Sequence[Finding], explained: bool) -> list[Code]:
+    """The lines to look at, the most probable first.
+
+    A module has those of its forward, or of its backward if it is wrong and the class defines one.
+    `explained` says that annotations are at fault, so that no module is.
+    """
+    lead = lead_of(failing) if failing else None
+    kind = lead.where.kind if lead is not None and lead.where is not None else ""
+    phase = located.faults[0][0] if located is not None and located.faults else kind
+    methods = ("backward", "forward") if phase in _BACKWARD else ("forward",)
+    places: dict[str, tuple[str, str]] = {}
+    if located is not None and located.source:
+        own, *others = located.what.split("; ")
+        places[located.source] = "Source: look here first", own
+        for clause in [own, *others]:
+            for place in _PLACE.findall(clause):
+                places.setdefault(place, ("Source: look here too", clause))
+    elif lead is not None and lead.source and not explained:
+        note = f"class {lead.module_class}" if lead.module_class else ""
+        places[lead.source] = "Source: the module of the first wrong tensor", note
+    made = {code.file: code for at, said in places.items() if (code := code_at(at, *said, methods))}
+    return [*made.values()][:MOST_PLACES]

@@ -140,14 +140,11 @@ def assert_proved_equivalent(
     """Asserts that the candidate computes the same function as its reference, without rounding.
 
     Takes the fixtures `candidate_trace` and `reference_trace`.  Both programs train on exact
-    numbers (residues modulo two primes), on the shapes, data and decisions of the test; every
-    recorded tensor of forward, backward, reduction, clipping and optimizer step must be equal, for
-    several seeds.  With sizes="small", they train at two configurations of small sizes instead of
-    the test's own.  A proof leaves a certificate, whose path the summary names.  A difference that
-    float64 does not confirm, or an operator without semantics, is inconclusive.  docs/prove.md says
-    what is proved and what is not.
-    Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, and
-    ArgumentError for an invalid argument.
+    numbers, on the shapes, data and decisions of the test, or with sizes="small" at two
+    configurations of small sizes; every recorded tensor must be equal, for several seeds.  A proof
+    leaves a certificate.  A difference that float64 does not confirm, or an operator without
+    semantics, is inconclusive.  docs/prove.md says what is proved.
+    Raises TrainsafeFailure, GroupFailure if ranks did not finish, and ArgumentError.
     """
     __tracebackhide__ = True
     from pytest_trainsafe.judges.contract import JudgeOptions

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.sweep import divides, requires
     from pytest_trainsafe.sweep.case import Case
-    from pytest_trainsafe.sweep.traits import on_mesh
+    from pytest_trainsafe.sweep.traits import on_mesh, sizes
     from pytest_trainsafe.trace.reader import Trace
 
 __all__ = [
@@ -129,6 +129,7 @@ __all__ = [
     "relations",
     "replay_plan",
     "requires",
+    "sizes",
     "trainsafe_fuzz",
 ]
 
@@ -191,6 +192,7 @@ _HOME = {
     "relations": "judges.metamorphic",
     "replay_plan": "judges.replay.checkpoints.instrument.plan",
     "requires": "sweep",
+    "sizes": "sweep.traits",
     "trainsafe_fuzz": "fuzz.decorator",
 }
 

@@ -19,6 +19,7 @@ from pytest_trainsafe.judges.arguments import (
     require_recorded,
     require_repeatable,
     require_repeats,
+    require_sizes,
 )
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.sweep.expectation import Expectation, expect_rng
@@ -135,18 +136,16 @@ def assert_equivalent(
 
 
 def assert_proved_equivalent(
-    candidate: Traces, reference: Traces, *, accept: Collection[str] = ()
+    candidate: Traces, reference: Traces, *, accept: Collection[str] = (), sizes: str = "own"
 ) -> None:
     """Asserts that the candidate computes the same function as its reference, without rounding.
 
     Takes the fixtures `candidate_trace` and `reference_trace`.  Both programs train on exact
-    numbers (residues modulo two primes), on the shapes, data and decisions of the test; every
-    recorded tensor of forward, backward, reduction, clipping and optimizer step must be equal, for
-    several seeds.  A proof leaves a certificate, whose path the summary names.  A difference that
-    float64 does not confirm, or an operator without semantics, is inconclusive.  docs/prove.md says
-    what is proved and what is not.
-    Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, and
-    ArgumentError for an invalid argument.
+    numbers, on the shapes, data and decisions of the test, or with sizes="small" at two
+    configurations of small sizes; every recorded tensor must be equal, for several seeds.  A proof
+    leaves a certificate.  A difference that float64 does not confirm, or an operator without
+    semantics, is inconclusive.  docs/prove.md says what is proved.
+    Raises TrainsafeFailure, GroupFailure if ranks did not finish, and ArgumentError.
     """
     __tracebackhide__ = True
     from pytest_trainsafe.judges.contract import JudgeOptions
@@ -155,8 +154,9 @@ def assert_proved_equivalent(
     require_fixture(candidate, "candidate")
     require_fixture(reference, "reference")
     require_options("assert_proved_equivalent", (), accept)
+    require_sizes(sizes)
     options = JudgeOptions(accept=frozenset(accept))
-    _require_pass(_judgement_of(ProofJudge(), candidate, options, reference))
+    _require_pass(_judgement_of(ProofJudge(sizes == "small"), candidate, options, reference))
 
 
 def assert_rng(

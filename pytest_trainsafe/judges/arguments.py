@@ -68,6 +68,15 @@ def require_repeats(repeats: object) -> None:
         )
 
 
+def require_sizes(sizes: object) -> None:
+    """Raises ArgumentError unless `sizes` says at which sizes a proof is made."""
+    if sizes not in ("own", "small"):
+        raise ArgumentError(
+            'assert_proved_equivalent takes sizes="own", the sizes of the test, or sizes="small", '
+            f"not {described(sizes)}"
+        )
+
+
 def require_recorded(given: object, role: str) -> None:
     """Raises ArgumentTypeError unless `given` is a recorded trace or a path."""
     from pytest_trainsafe.trace.reader import Trace

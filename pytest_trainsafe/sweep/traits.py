@@ -25,6 +25,7 @@ class Traits:
     `candidate` has arguments that only a candidate receives, unless the test overrides them.
     `how` names parameters that change how the program trains, but not the result that is expected.
     If a test uses one as an axis, only the candidate receives its value.
+    `sizes` names parameters that are sizes of tensors, for which small ones may stand in a proof.
     `dtypes` limits the dtypes in which a candidate is judged; references are not limited.
     `inputs` are files that the program reads; they are part of the cache keys of its references.
     `unavailable` is called with the Case before a candidate runs, and returns why this machine
@@ -36,6 +37,7 @@ class Traits:
 
     candidate: Mapping[str, object] = field(default_factory=dict)
     how: frozenset[str] = frozenset()
+    sizes: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = DTYPES
     inputs: tuple[str, ...] = ()
     unavailable: Callable[[Any], str] | None = None
@@ -71,6 +73,23 @@ def on_mesh(mesh: Mesh) -> Callable[[_Function], _Function]:
 
     def decorate(function: _Function) -> _Function:
         return give_traits(function, replace(traits_of(function), mesh=mesh))
+
+    return decorate
+
+
+def sizes(*names: str) -> Callable[[_Function], _Function]:
+    """Declares the parameters of a program that are sizes of tensors: `@sizes("hidden", "heads")`.
+
+    `assert_proved_equivalent(..., sizes="small")` may then take small sizes for them.
+    """
+    given: tuple[object, ...] = names
+    if not names or not all(isinstance(name, str) for name in given):
+        raise SweepError(
+            f"sizes takes names of parameters, as in @sizes('hidden'), not {shown(given)}"
+        )
+
+    def decorate(function: _Function) -> _Function:
+        return give_traits(function, replace(traits_of(function), sizes=names))
 
     return decorate
 

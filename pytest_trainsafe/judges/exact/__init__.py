@@ -10,6 +10,7 @@ judge        the registered judge
 proof        asks for the Runs, and turns their comparison into proved, refuted or not covered
 certificate  the file that says what was proved; certify makes its content from Runs
 rerun        runs a certificate again, for `python -m pytest_trainsafe certificate` (command)
+shapes       small sizes in place of a test's own
 types        how the ranks hold each tensor, as observed
 text         the sentences of reports
 """

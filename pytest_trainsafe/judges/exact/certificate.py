@@ -19,7 +19,7 @@ from pytest_trainsafe.core.untrusted import MALFORMED, read_file, shown
 from pytest_trainsafe.errors import TraceError
 from pytest_trainsafe.trace.run_spec import RunSpec
 
-FORMAT = "pytest-trainsafe certificate 2"
+FORMAT = "pytest-trainsafe certificate 3"
 
 _MAX_FILE = 2**27
 _Text = Annotated[str, msgspec.Meta(max_length=10_000)]
@@ -59,7 +59,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     probability that a difference was missed.  `accept` names the checks that may be inconclusive.
     `assumes` has a sentence on each assumption, and
     `not_covered` one on each thing that was not compared.  `semantics` names the module that states
-    each operator that was met.
+    each operator that was met.  `own_sizes` has the test's sizes if small ones
+    stand for them.
     """
 
     format: str = FORMAT
@@ -73,6 +74,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     tensors: _Texts
     layouts: _Texts
     semantics: _Texts
+    own_sizes: Annotated[dict[_Text, _Count], msgspec.Meta(max_length=1000)] = {}
     assumes: _List
     not_covered: _List
     versions: _Texts

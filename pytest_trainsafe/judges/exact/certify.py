@@ -17,6 +17,7 @@ from pytest_trainsafe.arithmetic import table
 from pytest_trainsafe.arithmetic.variants import find
 from pytest_trainsafe.judges.exact.certificate import Certificate, Side
 from pytest_trainsafe.judges.exact.events import OperatorsMet
+from pytest_trainsafe.judges.exact.shapes import outside
 from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.runs.cached.sources import content_hash, sources
 from pytest_trainsafe.runs.specs import code_of
@@ -39,17 +40,25 @@ def certified(
     error: float,
     accept: Collection[str],
     not_covered: Sequence[str],
+    own_sizes: Mapping[str, int],
 ) -> Certificate:
     """The certificate of a proof.
 
     `candidate` and `reference` are the traces of the first seed, and `specs` their RunSpecs.
+    `own_sizes` are the test's, if the proof has small ones in their place.
     """
+    files = _source_files(specs[0])
+    if own_sizes:
+        given = specs[0].keywords
+        small = {name: int(str(given[name])) for name in own_sizes}
+        paths = [path for path in map(Path, files) if path.suffix == ".py"]
+        not_covered = [*not_covered, *outside(own_sizes, small, candidate.point, paths)]
     met = {name for trace in (candidate, reference) for name in met_by(trace).calls}
     tensors, layouts = _tensors(candidate, reference)
     return Certificate(
         candidate=_side(candidate, specs[0]),
         reference=_side(reference, specs[1]),
-        sources=_sources(specs[0]),
+        sources=_below(specs[0], files),
         seeds=tuple(seeds),
         hashed=hashed(candidate, reference),
         error=error,
@@ -58,6 +67,7 @@ def certified(
         layouts=layouts,
         semantics={name: _module_of(name) for name in sorted(met)},
         assumes=_ASSUMES,
+        own_sizes=dict(own_sizes),
         not_covered=tuple(not_covered),
         versions={name: version(name) for name in ("pytest-trainsafe", "torch")},
     )
@@ -120,17 +130,18 @@ def _tensors(candidate: Trace, reference: Trace) -> tuple[dict[str, str], dict[s
     return hashes, layouts
 
 
-def _sources(spec: RunSpec) -> dict[str, str]:
-    """A hash of each file of the project that the program imports, relative to their folder."""
+def _source_files(spec: RunSpec) -> dict[str, str]:
+    """A hash of each file of the project that the program imports, by its path."""
     file, module, search = code_of(spec, LaunchEnvironment.now())
     if not os.path.isfile(file):
         return {}
-    found = {str(path): content_hash(path) for path in sources(Path(file), module, search).files}
-    return _below(os.path.dirname(file), module, found)
+    return {str(path): content_hash(path) for path in sources(Path(file), module, search).files}
 
 
-def _below(folder: str, module: str, files: Mapping[str, str]) -> dict[str, str]:
+def _below(spec: RunSpec, files: Mapping[str, str]) -> dict[str, str]:
     """Files by their paths relative to the folder from which the program's module is imported."""
+    file, module, _ = code_of(spec, LaunchEnvironment.now())
+    folder = os.path.dirname(file)
     for _ in range(module.count(".")):
         folder = os.path.dirname(folder)
     return {os.path.relpath(path, folder): files[path] for path in sorted(files)}

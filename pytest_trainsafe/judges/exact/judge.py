@@ -7,7 +7,7 @@ operators, is not imported.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.core.finding import Finding
@@ -22,31 +22,44 @@ if TYPE_CHECKING:
     from pytest_trainsafe.judges.exact.proof import ProofJudgement
 
 
+@dataclass(frozen=True, slots=True)
 class ProofJudge:
-    """Judges whether candidate and reference compute the same function of their initial values."""
+    """Judges whether candidate and reference compute the same function of their initial values.
 
+    With `small`, they are judged at small sizes in place of the test's own.
+    """
+
+    small: bool = False
     name = JUDGE
     of_rungs = True
 
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
         """The Runs of the first sample; a proof requests more."""
+        if self.small:
+            return []
         roles: tuple[Role, ...] = ("candidate", "reference")
         return [spec_of(case, role, RUNG) for role in roles]
 
     def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> ProofJudgement:
         """Compares the two sides on exact numbers, and confirms what it finds.
 
-        The certificate of a proof is written to the folder of the session.
+        The certificates of proofs are written to the folder of the session.
         """
         from pytest_trainsafe.judges.exact.certificate import write
-        from pytest_trainsafe.judges.exact.proof import proof_of
+        from pytest_trainsafe.judges.exact.proof import proof_of, small_proofs
 
-        judgement = proof_of(case, runs, options)
-        if judgement.certificate is None:
-            return judgement
+        if self.small:
+            found = small_proofs(case, runs, options)
+        else:
+            found = [proof_of(case, runs, options)]
         folder = runs.candidate.runs.folder / "certificates"
-        path = write(judgement.certificate, folder, case.nodeid)
-        return replace(judgement, artefacts={"certificate": str(path)})
+        paths = {}
+        for number, each in enumerate(found):
+            if each.certificate is not None:
+                what = "certificate" if number == 0 else f"certificate {number + 1}"
+                name = case.nodeid if number == 0 else f"{case.nodeid}.{number + 1}"
+                paths[what] = str(write(each.certificate, folder, name))
+        return replace(found[-1], artefacts=paths)
 
     def explain(
         self, case: Case, runs: Runs, options: JudgeOptions, lead: Finding

@@ -8,7 +8,7 @@ a refutation needs float64 to confirm it, because some equal functions differ on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -23,6 +23,7 @@ from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
 from pytest_trainsafe.judges.exact import JUDGE, RUNG
 from pytest_trainsafe.judges.exact.certificate import Certificate
 from pytest_trainsafe.judges.exact.certify import certified, hashed
+from pytest_trainsafe.judges.exact.shapes import reduced, sizes_of
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case
@@ -67,15 +68,38 @@ class ProofJudgement(FindingsJudgement):
 
 
 def proof_of(
-    case: Case, runs: Runs, options: JudgeOptions, samples: Sequence[int] = range(MOST_SEEDS)
+    case: Case,
+    runs: Runs,
+    options: JudgeOptions,
+    samples: Sequence[int] = range(MOST_SEEDS),
+    own_sizes: Mapping[str, int] | None = None,
 ) -> ProofJudgement:
-    """The judgement on the Runs of a test; `samples` are the random residues, as many as needed."""
-    proof = _Proof(case, runs, options, samples)
+    """The judgement on the Runs of a test; `samples` are the random residues, as many as needed.
+
+    `own_sizes` are the test's, if those of `case` stand for them.
+    """
+    proof = _Proof(case, runs, options, samples, own_sizes or {})
     try:
         compared = proof.compared(RUNG, samples[0])
     except GroupFailure as failure:
         return proof.not_covered(failure)
     return proof.not_equal(compared) or proof.proved(compared)
+
+
+def small_proofs(case: Case, runs: Runs, options: JudgeOptions) -> list[ProofJudgement]:
+    """The judgements at two configurations of small sizes, up to the first that is no proof.
+
+    Raises ArgumentError if there are no such sizes.
+    """
+    found: list[ProofJudgement] = []
+    for sizes, small in reduced(case):
+        at = Runs(*(replace(each, case=small) for each in (runs.candidate, runs.reference)))
+        judgement = proof_of(small, at, options, own_sizes=sizes_of(case))
+        words = " ".join(f"{name}={size}" for name, size in sizes.items())
+        found.append(replace(judgement, what=f"{judgement.what} with {words}"))
+        if judgement.certificate is None:
+            break
+    return found
 
 
 def explained(
@@ -87,7 +111,7 @@ def explained(
     and so differ by rounding, a cast or random numbers.  None if the program does not run on them.
     """
     try:
-        compared = _Proof(case, runs, options, ()).compared(RUNG)
+        compared = _Proof(case, runs, options, (), {}).compared(RUNG)
     except GroupFailure:
         return None
     if compared.verdict == "pass":
@@ -106,12 +130,13 @@ def explained(
 
 @dataclass(slots=True)
 class _Proof:
-    """One test: the Case, its Runs, and what was passed to the assertion."""
+    """One test: the Case, its Runs, what was passed to the assertion, and its sizes if reduced."""
 
     case: Case
     runs: Runs
     options: JudgeOptions
     samples: Sequence[int]
+    own_sizes: Mapping[str, int]
     what: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -193,6 +218,7 @@ class _Proof:
             error=error,
             accept=self.options.accept,
             not_covered=compared.not_compared,
+            own_sizes=self.own_sizes,
         )
         return replace(self.judgement([], compared), error=error, certificate=made)
 

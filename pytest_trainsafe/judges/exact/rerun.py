@@ -65,7 +65,9 @@ def rerun(
     try:
         runs = Runs(session.candidate(case), session.reference(case))
         options = JudgeOptions(accept=frozenset(certificate.accept))
-        first = _proved(proof_of(case, runs, options), "the seeds of the certificate")
+        own = certificate.own_sizes
+        again = proof_of(case, runs, options, own_sizes=own)
+        first = _proved(again, "the seeds of the certificate")
         found = differences(certificate, first)
         if found:
             raise RefusedError(_refusal(found, certificate, first))
@@ -73,10 +75,10 @@ def rerun(
         samples = [_FRESH + chance.randrange(_FRESH) for _ in range(MOST_SEEDS)]
         seen = observed_types(runs.candidate.at(RUNG), runs.reference.at(RUNG)) if types else ()
         observed = tuple(seen)
-        again = _proved(proof_of(case, runs, options, samples), "fresh seeds")
+        fresh = _proved(proof_of(case, runs, options, samples, own), "fresh seeds")
     finally:
         session.close()
-    return Confirmed(again.seeds, again.error, len(first.tensors), observed)
+    return Confirmed(fresh.seeds, fresh.error, len(first.tensors), observed)
 
 
 def case_of(certificate: Certificate, settings: Settings) -> Case:

@@ -51,8 +51,8 @@ def made(axes: tuple[tuple[str, Any], ...] = (("tp", 2),), **fields: Any) -> Cer
     given: dict[str, Any] = {
         "candidate": side, "reference": side, "sources": {"a.py": "1"}, "seeds": (0, 1),
         "hashed": 5, "error": 1e-12, "accept": (), "tensors": {"0/loss": "scalar ab"},
-        "layouts": {"0/loss": "replicated"}, "semantics": {"aten.mm": "m"}, "assumes": (),
-        "not_covered": ("x",), "versions": {},
+        "layouts": {"0/loss": "replicated"}, "semantics": {"aten.mm": "m"},
+        "own_sizes": {"rows": 48}, "assumes": (), "not_covered": ("x",), "versions": {},
     }  # fmt: skip
     return Certificate(**(given | fields))
 
@@ -138,7 +138,7 @@ def test_an_edit_without_a_new_hash_is_refused_when_it_is_read(tmp_path: Path) -
 @pytest.mark.parametrize(
     "content",
     ["", "{}", "[1]", '{"format": "other"}', "{" * 100_000, "[" * 100_000, '"' + "a" * 10**6 + '"',
-     '{"format": "pytest-trainsafe certificate 2"}', "\x00", "null", "1" * 10_000],
+     '{"format": "pytest-trainsafe certificate 3"}', "\x00", "null", "1" * 10_000],
 )  # fmt: skip
 def test_a_file_that_is_no_certificate_is_named(
     content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -54,6 +54,8 @@ def timed(run: Callable[[], Result]) -> tuple[float, Result]:
 
 def of_model(name: str, tp: int, layers: int) -> Problem:
     sizes = {"hidden": 4 * tp, "heads": 2 * tp, "seq_len": 2 * tp, "vocabulary": 4 * tp}
+    if name == "llama":
+        sizes["kv_heads"] = tp  # A rank computes whole heads.
     axes = {"tp": tp, "sp": True}
     found = captured(MODELS[name], axes, layers=layers, batch_size=2, microbatches=1, **sizes)
     return stated_problem(found.sequential, found.ranks, found.relation)

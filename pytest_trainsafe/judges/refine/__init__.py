@@ -10,7 +10,9 @@ numbers (`pytest_trainsafe.arithmetic`).
     evaluate/     both sides on exact numbers, all ranks in lockstep
     search/       finds relations, and the first operator without one
     sizes/        shrinks shapes that are too large to be evaluated
+    layouts       how the ranks hold each tensor, by rules that decide nothing
     prove         the verdict: a Proof or a Refutation
+    solver/       a second engine, z3, which proves the stages of a proof again
     certificate/  what was proved, as a file, and its checker
     judge         the verdict as a certificate or a Finding; text has its sentences
     command       the command line

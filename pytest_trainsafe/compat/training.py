@@ -1,8 +1,9 @@
 """What optimizers, learning rate schedulers and gradient scalers keep in private.
 
 Needs `_get_scalar_dtype` in the modules of torch.optim; the attributes `_step_count` and `_last_lr`
-of schedulers; and `_scale`, `_growth_tracker`, `_enabled`, `_growth_factor`, `_backoff_factor` and
-`_growth_interval` of gradient scalers.  torch 2.10 to 2.14 have all of these names.
+of schedulers, and `_schedulers` of those that step others; and `_scale`, `_growth_tracker`,
+`_enabled`, `_growth_factor`, `_backoff_factor` and `_growth_interval` of gradient scalers.  torch
+2.10 to 2.14 have all of these names.
 
 Without the first, the scalars of optimizers have the dtype of the rung instead of the program's.
 Without the attributes, these numbers are not observed.
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from pytest_trainsafe.compat.private import Capability
 from pytest_trainsafe.core.rank.state import replacing
@@ -31,6 +33,11 @@ SCHEDULER_ATTRIBUTES = frozenset({"_step_count", "_last_lr"})
 
 _TENSORS = ("_scale", "_growth_tracker")
 _SETTINGS = ("_enabled", "_growth_factor", "_backoff_factor", "_growth_interval")
+
+
+def schedulers_of(scheduler: object) -> tuple[LRScheduler, ...]:
+    """The schedulers that a sequence or chain of schedulers steps; () for any other."""
+    return tuple(getattr(scheduler, "_schedulers", ()))
 
 
 @contextmanager

@@ -38,6 +38,16 @@ def test_a_scheduler_has_its_count_and_its_rates_under_the_known_names() -> None
     assert [0.25] in [held[name] for name in training.SCHEDULER_ATTRIBUTES]
 
 
+def test_a_sequence_and_a_chain_of_schedulers_have_their_parts_under_the_known_name() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    first, second = (torch.optim.lr_scheduler.ConstantLR(optimizer) for _ in range(2))
+    chain = torch.optim.lr_scheduler.ChainedScheduler([first, second])
+    sequence = torch.optim.lr_scheduler.SequentialLR(optimizer, [first, second], [1])
+
+    assert training.schedulers_of(chain) == training.schedulers_of(sequence) == (first, second)
+    assert training.schedulers_of(first) == ()
+
+
 def test_the_numbers_of_a_scaler_are_its_scale_its_growth_tracker_and_its_settings() -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=5)
     numbers = dict(training.scaler_numbers(scaler))

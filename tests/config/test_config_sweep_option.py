@@ -106,7 +106,10 @@ def test_the_command_line_may_give_values_that_the_test_does_not_declare(swept):
         ("tp=1 tp=2", "--trainsafe-sweep names axis 'tp' twice (tp=1 and tp=2); *"),
         ("tp=", "--trainsafe-sweep: 'tp=' has an empty value; write tp=VALUE or *"),
         ("tp=two", "--trainsafe-sweep tp=two: axis 'tp' takes an integer >= 1, not 'two'"),
-        ("dtype=fp8", "*axis 'dtype' takes one of float64, float32, bfloat16, float16, not 'fp8'"),
+        (
+            "dtype=fp8",
+            "*axis 'dtype' takes one of float64, float32, bfloat16, float16, exact, not 'fp8'",
+        ),
         ("test_swept.py", "--trainsafe-sweep takes words such as tp=1,2 *, not 'test_swept.py'"),
         ("", "*argument --trainsafe-sweep: expected one argument"),
     ],

@@ -12,10 +12,16 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Train
 from pytest_trainsafe.record.clock import in_backward
 
 #: Norms that learn statistics from the data, and dropout.
-_NORMS = nn.modules.batchnorm._BatchNorm
-_DROPOUTS = nn.modules.dropout._DropoutNd
+_Norm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
+_DROPOUTS = (
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
+    *(nn.AlphaDropout, nn.FeatureAlphaDropout),
+)
 #: Layers through which nothing passes if their weight is zero.
-_LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
+_LAYERS = (
+    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
 
 
 class Models(Watcher):
@@ -41,7 +47,7 @@ class Models(Watcher):
         elif moment.kind == "backward":
             self._kept.clear()
         elif moment.kind == "mode":
-            if moment.outermost and isinstance(moment.thing, _NORMS):
+            if moment.outermost and isinstance(moment.thing, _Norm):
                 stilled = moment.api.endswith(".eval") or moment.argument(0, "mode", True) is False
                 (self._stilled.add if stilled else self._stilled.discard)(moment.thing)
         elif in_backward():
@@ -165,10 +171,10 @@ def shapes_of(model: nn.Module) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(each.shape) for each in model.parameters())
 
 
-def norms_of(model: nn.Module) -> Iterator[nn.modules.batchnorm._BatchNorm]:
+def norms_of(model: nn.Module) -> Iterator[_Norm]:
     """The norms of a model that keep running statistics."""
     for each in model.modules():
-        if isinstance(each, _NORMS) and each.running_mean is not None:
+        if isinstance(each, _Norm) and each.running_mean is not None:
             yield each
 
 
@@ -179,12 +185,12 @@ def _is_active(module: nn.Module) -> bool:
     if isinstance(module, _DROPOUTS):
         return module.p > 0
     # `update_bn` of torch takes the momentum away while it collects the statistics.
-    return isinstance(module, _NORMS) and module.track_running_stats and module.momentum is not None
+    return isinstance(module, _Norm) and module.track_running_stats and module.momentum is not None
 
 
 def _is_frozen_norm(module: nn.Module) -> bool:
     return (
-        isinstance(module, _NORMS)
+        isinstance(module, _Norm)
         and module.track_running_stats
         and module.affine
         and not module.weight.requires_grad

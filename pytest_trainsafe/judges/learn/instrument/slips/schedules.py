@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
+from pytest_trainsafe.compat.training import schedulers_of
 from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     Moment,
     Training,
@@ -100,7 +101,7 @@ class Schedules(Watcher):
         elif moment.kind == "scheduler_made":
             if not moment.inside(*_OWN):
                 self._of(thing)
-            for part in getattr(thing, "_schedulers", ()):  # it steps them when their turn comes
+            for part in schedulers_of(thing):  # it steps them when their turn comes
                 self._of(part).steps += 1
         elif moment.kind == "schedule" and not moment.inside(*_OWN):
             self._scheduled(thing)

@@ -60,4 +60,5 @@ def _said(finding: Finding) -> str:
         return "differs"
     if finding.allowed == 0 or finding.error == float("inf"):
         return "differs, and no rounding explains it"
-    return f"an error {times_text(finding.error / finding.allowed)} times too large"
+    times = times_text(finding.error / finding.allowed)
+    return f"an error of {finding.error:.2g}, {times} times what rounding allows"

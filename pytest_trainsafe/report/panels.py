@@ -143,12 +143,19 @@ class Map(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Maps(msgspec.Struct, frozen=True, kw_only=True, tag="maps", omit_defaults=True):
-    """Maps of one tensor, side by side, such as candidate, reference and difference."""
+    """Maps of one tensor, side by side, such as candidate, reference and difference.
+
+    `of` is the shape of the tensor, () if it is not known.  If it has more elements than each map
+    has cells, `places` has the flat index of each cell's element: 32-bit integers, little endian,
+    as base64.
+    """
 
     title: Label
     maps: Annotated[tuple[Map, ...], msgspec.Meta(max_length=24)]
     anchor: Label = ""
     note: Text = ""
+    of: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(max_length=64)] = ()
+    places: Annotated[str, msgspec.Meta(max_length=MOST_VALUES)] = ""
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True):

@@ -50,7 +50,7 @@ def code_at(place: str, title: str, note: str = "", methods: Sequence[str] = ())
         last = min(function.end_lineno or at, first + MOST_LINES - 1)
     return Code(
         title=title,
-        file=label(f"{relative(path)}:{at}"),
+        file=label(relative(f"{path}:{at}")),
         first=first,
         lines=tuple(
             printable(each[:_LINE].expandtabs(4))[:_LINE] for each in lines[first - 1 : last]

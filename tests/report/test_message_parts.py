@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.core.finding import Finding, Mismatch, Pattern
+from pytest_trainsafe.core.finding import Finding, Located, Mismatch, Pattern
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
@@ -99,6 +99,17 @@ def test_paths_are_relative_where_that_is_shorter(monkeypatch, tmp_path: Path) -
     inside = report(failure(source=f"{tmp_path}/a/b/model.py:3", module_class="Norm"))
     assert "  look at       model.py:3 (module class Norm)" in inside
     assert "/x.py:3 (module class Norm)" in report(failure(source="/x.py:3", module_class="Norm"))
+
+
+def test_each_further_place_to_look_at_has_a_line_of_its_own() -> None:
+    entry = RungJudgement("float32", "float32", Comparison("float32", [failure()]), [], [])
+    what = "module class Norm; norm is set up at /a.py:3; its forward runs Sum.forward at /b.py:7"
+    text = failure_message("p", "tp=2", [entry], "", located=Located((), "/x.py:3", what))
+    assert (
+        "  look at       /x.py:3 (module class Norm)\n"
+        "                norm is set up at /a.py:3\n"
+        "                its forward runs Sum.forward at /b.py:7\n"
+    ) in text
 
 
 def test_node_ids_are_quoted_for_a_shell_and_never_wrapped() -> None:

@@ -71,7 +71,10 @@ def test_the_located_code_comes_before_the_class_of_the_module(here: Path) -> No
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"error": 1e-3, "allowed": 1e-5}, "bias · main_grad: an error 100 times too large"),
+        (
+            {"error": 1e-3, "allowed": 1e-5},
+            "bias · main_grad: an error of 0.001, 100 times what rounding allows",
+        ),
         ({"error": 1.0, "allowed": 0.0}, "bias · main_grad: differs, and no rounding explains it"),
         ({"message": "first\nsecond"}, "bias · main_grad: first"),
         ({"where": None, "message": "ranks disagree"}, "ranks disagree"),

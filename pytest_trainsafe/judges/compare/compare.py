@@ -222,7 +222,8 @@ class _Comparing(Parameters):
             self.result.uncovered[id.kind] += 1
             return
         self.count(id)
-        why = "it is missing for this parameter, or the parameter has another name"
+        lacks = "is missing there" if id.kind == "param" else "has none there"
+        why = f"the parameter {lacks}, or has another name"
         if id.kind == "param_grad" and any(
             msgspec.structs.replace(id, microbatch=each) in self.held for each in self.microbatches
         ):

@@ -107,12 +107,12 @@ def test_no_step_is_judged_after_the_first_failing_one(bench: Bench) -> None:
         (
             "param_grad",
             "norm.weight",
-            "it is missing for this parameter, or the parameter has another name",
+            "the parameter has none there, or has another name",
         ),
         (
             "main_grad",
             "norm.weight",
-            "it is missing for this parameter, or the parameter has another name",
+            "the parameter has none there, or has another name",
         ),
     ],
 )

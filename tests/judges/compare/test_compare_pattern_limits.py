@@ -53,6 +53,7 @@ def times(scale: float, wrong: WrongTensor) -> WrongTensor:
         dtype=wrong.dtype,
         factors=wrong.factors,
         earlier={when: scale * earlier for when, earlier in wrong.earlier.items()},
+        parameters=tuple(scale * each for each in wrong.parameters),
         terms={index: scale * each for index, each in wrong.terms.items()},
     )
 

@@ -12,6 +12,7 @@ from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.patterns.catalogue import PATTERNS, explain
+from pytest_trainsafe.judges.compare.patterns.same_row import same_row
 from pytest_trainsafe.judges.compare.patterns.scale import scaled
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 from tests.support.compare.faults import (
@@ -37,6 +38,7 @@ ALSO = {
     "rolled by two": {"permuted"},
     "part of tp rank 2 zero": {"confined"},
     "rows zero": {"confined"},
+    "one row for several": {"confined"},
 }
 
 
@@ -243,6 +245,38 @@ def test_wrong_rows_inside_a_part_are_reported_as_inside_it() -> None:
     found = explain(wrong_tensor(reference_tensor(), view, ROWS_OVER_TP))
     assert found is not None
     assert found.text.endswith("rows 13-14 of 24 in dimension 0 (inside the part of tp rank 2)")
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([5, 11], "dimension 0 (inside the parts of tp ranks 0, 1), where chunks of tp end"),
+        ([6, 18], "dimension 0 (inside the parts of tp ranks 1, 3), where chunks of tp begin"),
+        ([5, 10], "rows 5, 10 of 24 in dimension 0 (inside the parts of tp ranks 0, 1)"),
+        ([11], "row 11 of 24 in dimension 0 (inside the part of tp rank 1)"),
+        ([0, 6], "rows 0, 6 of 24 in dimension 0 (inside the parts of tp ranks 0, 1)"),
+        ([17, 23], "rows 17, 23 of 24 in dimension 0 (inside the parts of tp ranks 2, 3)"),
+    ],
+)
+def test_wrong_rows_at_the_borders_of_chunks_are_said_to_be(rows: list[int], said: str) -> None:
+    def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
+        changed = r.clone()
+        changed[rows] += like("noise", r)[rows]
+        return changed
+
+    found = explain(wrong_tensor(reference_tensor(), view, ROWS_OVER_TP, kind="activation"))
+    assert found is not None
+    assert said in found.text
+    assert ("an exchange between the ranks is missing" in found.cause) == ("chunks" in said)
+
+
+def test_rows_that_are_equal_in_the_reference_too_are_not_explained_as_the_same_row() -> None:
+    reference = reference_tensor()
+    reference[3:10] = reference[3]
+    wrong = wrong_tensor(
+        reference, lambda r, at: with_rows(r, 3, 10, r + like("row", r)[:1]), kind="activation"
+    )
+    assert same_row(wrong) is None
 
 
 def test_many_scattered_rows_are_counted() -> None:

@@ -60,7 +60,7 @@ def test_a_sharded_tensor_is_shown_with_its_borders_and_where_it_differs(bench: 
     assert np.allclose(values(candidate) - values(reference), values(difference), atol=1e-5)
     assert isinstance(ranks, Maps)
     assert [(each.name, each.shape) for each in ranks.maps] == [
-        *(("rank 0", (TOKENS, INNER // 2)), ("rank 1", (TOKENS, INNER // 2)))
+        *(("rank 0 · tp=0", (TOKENS, INNER // 2)), ("rank 1 · tp=1", (TOKENS, INNER // 2)))
     ]
     assert isinstance(pairs, Table)
     assert {row[-1] for row in pairs.rows[: INNER // 2]} == {"rank 1"}
@@ -79,10 +79,10 @@ def test_partial_sums_are_shown_with_their_sum_and_the_reference(bench: Bench) -
 
     assert isinstance(ranks, Maps)
     shown = {each.name: values(each) for each in ranks.maps}
-    assert list(shown) == ["rank 0", "rank 1", "sum: rank 0 + rank 1", "reference"]
+    assert list(shown) == [*("rank 0 · tp=0", "rank 1 · tp=1", "sum: rank 0 + rank 1", "reference")]
     assert shown["reference"].shape == (1, HIDDEN)
     assert np.allclose(shown["sum: rank 0 + rank 1"], shown["reference"])
-    assert not np.allclose(shown["rank 0"], shown["reference"])
+    assert not np.allclose(shown["rank 0 · tp=0"], shown["reference"])
 
 
 def test_each_cell_of_a_large_tensor_is_the_element_of_its_block_that_differs_most(
@@ -102,6 +102,23 @@ def test_each_cell_of_a_large_tensor_is_the_element_of_its_block_that_differs_mo
     assert shown.maps[2].shape == (4, 4)
     assert np.argwhere(wrong(shown.maps[2])).tolist() == [[7 * 4 // TOKENS, 9 * 4 // INNER]]
     assert "the element of its block that differs most" in shown.note
+    assert shown.of == (TOKENS, INNER)
+    places = np.frombuffer(base64.b64decode(shown.places), dtype="<i4").reshape(4, 4)
+    cell = 7 * 4 // TOKENS, 9 * 4 // INNER
+    assert places[cell] == 7 * INNER + 9
+
+
+def test_ranks_that_hold_the_same_values_are_said_to_be_equal(bench: Bench) -> None:
+    def spoil(record, at, part):
+        return part + 1.0 if at["tp"] else part
+
+    rung = bench.rung(Point.of(tp=2, dp=2), only("activation", "fc1.output", spoil))
+    ranks = pictures_of(rung, [finding(FC1)])[1]
+
+    assert isinstance(ranks, Maps)
+    names = [each.name for each in ranks.maps]
+    assert names[0].startswith("rank 0 · ")
+    assert all("=" in name.partition(" · ")[2] for name in names)
 
 
 def test_only_the_first_few_wrong_tensors_have_pictures(bench: Bench) -> None:

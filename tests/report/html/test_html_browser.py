@@ -69,8 +69,41 @@ def test_a_failing_point_shows_where_the_error_starts_and_what_it_is(look) -> No
     assert held.count() == 1
     assert "sum: rank 0 + rank 1" in " ".join(texts(seen, ".map-name"))
     assert page.get_by_role("heading", name="Elements that differ most").count() == 1
-    assert "def forward(" in page.locator("tr.marked").inner_text()
+    assert "class SequenceParallelLayerNorm" in page.locator("tr.marked").inner_text()
     assert f"rerun pytest '{UNREDUCED}'" in " ".join(texts(seen, "dl.facts")).replace("\n", " ")
+
+
+def test_a_test_that_is_chosen_and_a_cause_that_is_followed_show_its_head(look) -> None:
+    seen = look()
+    seen.page.locator(".tests select").focus()
+    seen.page.locator(".tests select").select_option("test_shown.py::test_mask")
+    seen.page.wait_for_timeout(30)
+    assert "test_mask" in seen.page.locator(".point-head").inner_text()
+    assert "def forward(" in seen.page.locator("tr.marked").first.inner_text()
+    assert seen.page.evaluate("document.activeElement.tagName") == "SELECT"
+    seen.page.locator(".tests select").select_option("test_shown.py::test_unreduced")
+    seen.page.wait_for_timeout(30)
+    assert UNREDUCED in seen.page.locator(".point-head").inner_text()
+    seen.page.get_by_role("link", name="All points").click()
+    cause = seen.page.locator("section.cause a").last
+    cause.scroll_into_view_if_needed()
+    cause.click()
+    seen.page.wait_for_timeout(30)
+    top = seen.page.locator(".point-head").bounding_box()
+    assert top is not None
+    assert 0 <= top["y"] <= 300
+
+
+def test_the_pointer_reads_the_indices_of_the_tensor(look) -> None:
+    seen = look()
+    seen.point("test_shown.py::test_mask[tp2-float64]")
+    frame = seen.page.locator("figure.maps .map-frame").first
+    frame.focus()
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
+        seen.page.keyboard.press(key)
+
+    # The tensor has three dimensions, of which the first two are the rows of the picture.
+    assert seen.page.locator("figure.maps output.read").first.inner_text().startswith("[0, 1, 2]")
 
 
 def test_a_link_to_a_tensor_shows_and_focuses_it(look) -> None:
@@ -151,7 +184,7 @@ def test_the_keyboard_alone_reaches_everything_and_shows_where_it_is(look) -> No
     assert any(each.startswith("BUTTON.node") for each in reached)
     page.locator(".map-frame").first.focus()
     page.keyboard.press("ArrowRight")
-    assert page.locator(".read").first.inner_text().startswith("[0, 1]")
+    assert page.locator(".read").first.inner_text().startswith("[1] ")
 
 
 def test_a_screen_reader_has_a_name_for_everything(look) -> None:

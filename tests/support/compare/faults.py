@@ -65,6 +65,7 @@ def wrong_tensor(
     noisy: bool = True,
     earlier: dict[str, torch.Tensor] | None = None,
     terms: dict[int, torch.Tensor] | None = None,
+    parameters: tuple[torch.Tensor, ...] = (),
 ) -> WrongTensor:
     """What the ranks hold when each sees the tensor as `view` says, with rounding in `dtype`."""
     parts = []
@@ -87,6 +88,7 @@ def wrong_tensor(
         factors={"micro-batches": MICROBATCHES},
         earlier=earlier or {},
         terms=terms or {},
+        parameters=parameters,
     )
 
 
@@ -171,6 +173,16 @@ FAULTS: dict[str, Fault] = {
         lambda r, at: _zeros_on(at, 2, r), "zero in part", "tp", ROWS_OVER_TP
     ),
     "rows zero": Fault(lambda r, at: with_rows(r, 3, 5, torch.zeros_like(r)), "zero in part"),
+    "decay twice": Fault(lambda r, at: r - 0.5 * like("parameter", r), "decay", kind="update"),
+    "no decay": Fault(lambda r, at: r + 0.5 * like("parameter", r), "decay", kind="update"),
+    "decay after the update": Fault(
+        lambda r, at: r - 0.5 * (like("parameter", r) + r), "decay", kind="update"
+    ),
+    "one row for several": Fault(
+        lambda r, at: with_rows(r, 3, 10, like("row", r)[:1].expand_as(r)),
+        "same row",
+        kind="activation",
+    ),
     "masked": Fault(lambda r, at: r * (like("mask", r) > -1), "zero in part"),
     "one left out": Fault(lambda r, at: r - like("micro-batch 5", r), "other micro-batches"),
     "one twice": Fault(lambda r, at: r + like("micro-batch 1", r), "other micro-batches"),
@@ -206,4 +218,5 @@ def planted(name: str, dtype: str) -> WrongTensor:
         noisy=fault.noisy,
         earlier={"of the previous step": like("before", reference)},
         terms=micro_batches(),
+        parameters=(like("parameter", reference), like("parameter", reference) + reference),
     )

@@ -12,7 +12,7 @@ import torch
 
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.merge import Merged, Part, merge
-from pytest_trainsafe.align.updates import update_parts
+from pytest_trainsafe.align.updates import ends, update_parts
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.judges.compare.explain.part_ratio import allowed_of
@@ -113,6 +113,7 @@ def _wrong(
         earlier_allowed={w: allowed_of(rung, before[w], tensor) for w, tensor in known.items()},
         terms=_terms(rung, id),
         left=_left(rung, id),
+        parameters=_parameters(rung, id),
         only=_only_axis(rung),
         computed=_computed(rung, id),
         numbers=rung.numbers,
@@ -175,6 +176,13 @@ def _left(rung: RungTraces, id: TensorId) -> tuple[torch.Tensor, ...]:
     before = msgspec.structs.replace(id, step=id.step - 1)
     kinds: tuple[Kind, ...] = ("main_grad", "unclipped_grad")
     values = (_finite(rung, msgspec.structs.replace(before, kind=kind)) for kind in kinds)
+    return tuple(tensor for tensor in values if tensor is not None)
+
+
+def _parameters(rung: RungTraces, id: TensorId) -> tuple[torch.Tensor, ...]:
+    """The reference's parameter before and after the step if `id` is its update."""
+    both = ends(rung.reference, _recorded(id)) if id.kind == "update" else None
+    values = (_finite(rung, each) for each in both or ())
     return tuple(tensor for tensor in values if tensor is not None)
 
 

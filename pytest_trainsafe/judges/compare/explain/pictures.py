@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -77,6 +77,8 @@ def _of_tensor(rung: RungTraces, id: TensorId, finding: Finding, *, first: bool)
                 title=f"Elements that differ: {name}",
                 maps=(grid.map("1 where exact numbers differ", differs, borders),),
                 anchor=name,
+                of=value.shape,
+                places=grid.places,
             )
         ]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -94,6 +96,8 @@ def _of_tensor(rung: RungTraces, id: TensorId, finding: Finding, *, first: bool)
             ),
             anchor=name,
             note=grid.note(value.shape),
+            of=value.shape,
+            places=grid.places,
         )
     ]
     if first:
@@ -143,6 +147,13 @@ class _Grid:
     columns: int
     shape: tuple[int, int]
     index: _Indices
+
+    @property
+    def places(self) -> str:
+        """The flat index of each cell as 32-bit integers in base64; "" if no cell is a block."""
+        if (self.rows, self.columns) == self.shape:
+            return ""
+        return base64.b64encode(self.index.astype("<i4").tobytes()).decode()
 
     @classmethod
     def of(cls, difference: _Matrix, most: int) -> _Grid:
@@ -238,8 +249,11 @@ def _of_ranks(
     summed = pattern is not None and pattern.name == "partial sum"
     values = {part.rank: _numbers(part.tensor) for part in parts[:MOST_RANKS]}
     scale = max(map(_scale, values.values()), default=0.0)
+    at = {part.rank: coordinates_text(part.coordinates, rung.candidate.sizes) for part in parts}
     maps = [
-        _Grid.of(value, SMALL).map(f"rank {rank}", value, (), scale)
+        _Grid.of(value, SMALL).map(
+            label(f"rank {rank}{at[rank]}{_equal(values, rank)}", 200), value, (), scale
+        )
         for rank, value in values.items()
         if value.size
     ]
@@ -258,6 +272,19 @@ def _of_ranks(
     return [
         Maps(title=f"What each rank holds: {name}", maps=tuple(maps[:24]), note=label(note, 2_000))
     ]
+
+
+def coordinates_text(coordinates: Mapping[str, int], sizes: Mapping[str, int]) -> str:
+    """Where a rank is on the axes of more than one rank: ` · tp=0 cp=1`."""
+    named = [f"{axis}={coordinates[axis]}" for axis, size in sizes.items() if size > 1]
+    return f" · {' '.join(named)}" if named else ""
+
+
+def _equal(values: Mapping[int, _Matrix], rank: int) -> str:
+    """A clause on the first rank that holds the same values as a later `rank`; else ""."""
+    same = (n for n in values if np.array_equal(values[n], values[rank], equal_nan=True))
+    first = next(same)
+    return f", equal to rank {first}" if first != rank else ""
 
 
 def _pairs(

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from pytest_trainsafe.core.rungs.table import rung_named
-from pytest_trainsafe.core.tensor_id import Kind
-from pytest_trainsafe.judges.compare.panels.tensors import Compared, One
+from pytest_trainsafe.core.tensor_id import INITIAL, Kind
+from pytest_trainsafe.judges.compare.panels.tensors import Compared, One, step_text
 from pytest_trainsafe.report.panels import Graph, HeatMap, Line, Node, Panel, Series, State, number
 from pytest_trainsafe.report.sections import label
 
@@ -50,9 +50,12 @@ def dataflow(compared: Compared) -> Graph | None:
     for (lane, at), ones in sorted(cells.items()):
         lead = min(ones, key=lambda one: (_SEVERITY.index(one.state), -(one.ratio or 0.0)))
         more = f"{len(ones)} tensors" if len(ones) > 1 else ""
-        nodes.append(Node(lane, at, lead.state, number(lead.ratio), more, lead.anchor))
+        nodes.append(Node(lane, at, lead.state, lead.shown, more, lead.anchor))
     left = len(_modules(here, depth, most=10**6)) - len(order)
-    note = f"step {step}, in {compared.rung.dtype}: the largest error of each module and phase"
+    count = len({one.id.microbatch for one in here} - {None})
+    batches = f", {count} micro-batch{'es' * (count > 1)}" if count else ""
+    when = step_text(step) if step == INITIAL else f"step {step}"
+    note = f"{when}{batches}, in {compared.rung.dtype}: the largest error of each module and phase"
     if left > 0:
         note += f"; {left} more modules are left out"
     return Graph(
@@ -123,9 +126,7 @@ def kinds(compared: Compared) -> HeatMap | None:
         title="Layers and kinds of tensors",
         rows=tuple(label(row or "the whole model") for row in rows),
         columns=tuple(column.replace("_", " ") for column in columns),
-        values=tuple(
-            tuple(None if one is None else number(one.ratio) for one in row) for row in cells
-        ),
+        values=tuple(tuple(None if one is None else one.shown for one in row) for row in cells),
         anchors=tuple(tuple("" if one is None else one.anchor for one in row) for row in cells),
         first=first,
         note=f"in {compared.rung.dtype}: the largest error of all steps and micro-batches",
@@ -184,7 +185,8 @@ def _curve(compared: Compared, kind: Kind) -> Series | None:
     ]
     if any(value is not None for value in beyond):
         lines.append(Line("error beyond what rounding explains", tuple(map(number, beyond))))
-    when = f"step {step}" + ("" if batch is None else f", micro-batch {batch}")
+    when = str(step_text(step)) if step == INITIAL else f"step {step}"
+    when += "" if batch is None else f", micro-batch {batch}"
     return Series(
         title=f"Errors of {kind.replace('_', ' ')}s, in order",
         places=tuple(label(one.id.path) for one in ones),

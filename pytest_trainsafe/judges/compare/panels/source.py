@@ -39,5 +39,15 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
     elif lead is not None and lead.source and not explained:
         note = f"class {lead.module_class}" if lead.module_class else ""
         places[lead.source] = "Source: the module of the first wrong tensor", note
-    made = {code.file: code for at, said in places.items() if (code := code_at(at, *said, methods))}
-    return [*made.values()][:MOST_PLACES]
+    made: list[Code] = []
+    for place, said in places.items():
+        code = code_at(place, *said, methods)
+        if code is not None and not any(_has(shown, code) for shown in made):
+            made.append(code)
+    return made[:MOST_PLACES]
+
+
+def _has(shown: Code, code: Code) -> bool:
+    """Whether the marked line of `code` is among the lines that `shown` has."""
+    same = shown.file.rpartition(":")[0] == code.file.rpartition(":")[0]
+    return same and shown.first <= code.marked < shown.first + len(shown.lines)

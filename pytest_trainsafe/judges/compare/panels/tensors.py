@@ -12,6 +12,7 @@ import msgspec
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.judgement import RungJudgement, lead_of
+from pytest_trainsafe.judges.compare.results import MAX_EXPLAINED
 from pytest_trainsafe.report.panels import Cell, State, Table, number
 from pytest_trainsafe.report.sections import label
 
@@ -28,6 +29,12 @@ class One(NamedTuple):
     allowed: float | None
     ratio: float | None
     said: str
+    missing: bool = False
+
+    @property
+    def shown(self) -> float | str | None:
+        """The ratio as a panel has it; a tensor that no rank recorded is "missing"."""
+        return "missing" if self.missing else number(self.ratio)
 
     @property
     def anchor(self) -> str:
@@ -66,13 +73,14 @@ class Compared:
                 state = "doubt"
             if due is not None:
                 state = "first" if id == lead else "wrong"
+            missing = due is not None and due.check == "missing"
             error, allowed, ratio = figures or (None, None, None)
             if due is not None and due.error is not None:
                 error, allowed = due.error, due.allowed
             if due is not None and not (ratio or 0.0) > 1:
                 ratio = math.inf  # such as a replica that differs, although the first one agrees
             ratio = 0.0 if ratio is None else ratio  # compared, and equal
-            found.append(One(id, state, error, allowed, ratio, _said(due)))
+            found.append(One(id, state, error, allowed, ratio, _said(due), missing))
         return cls(rung, tuple(found), lead)
 
 
@@ -101,16 +109,25 @@ def tensors(compared: Compared) -> Table | None:
         (
             label(one.id.path),
             one.id.kind,
-            "initial" if one.id.step == INITIAL else one.id.step,
+            step_text(one.id.step),
             one.id.microbatch,
             number(one.error),
             number(one.allowed),
-            number(one.ratio),
-            one.said,
+            one.shown,
+            one.said or _unexplained(one.state, place),
         )
-        for one in shown
+        for place, one in enumerate(shown)
     ]
-    columns = ("tensor", "kind", "step", "micro-batch", "error", "allowed", "error ÷ allowed", "")
+    columns = (
+        "tensor",
+        "kind",
+        "step",
+        "micro-batch",
+        "error",
+        "allowed",
+        "error ÷ allowed",
+        "pattern",
+    )
     note = f"in {compared.rung.dtype}; wrong tensors in the order of dataflow, then by their errors"
     if left:
         note += f"; {left} with smaller errors are left out"
@@ -122,6 +139,17 @@ def tensors(compared: Compared) -> Table | None:
         anchors=tuple(one.anchor for one in shown),
         note=note,
     )
+
+
+def step_text(step: int) -> str | int:
+    """A step in words: its number, or "before the first step"."""
+    return "before the first step" if step == INITIAL else step
+
+
+def _unexplained(state: State, place: int) -> str:
+    """Why the wrong tensor at this place of the table has no pattern; "" if none was found."""
+    wrong = state in ("first", "wrong") and place >= MAX_EXPLAINED
+    return f"not looked for: only in the first {MAX_EXPLAINED}" if wrong else ""
 
 
 def _rank(one: One) -> tuple[bool, float]:

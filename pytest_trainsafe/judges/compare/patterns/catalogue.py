@@ -12,12 +12,14 @@ from collections.abc import Callable
 import torch
 
 from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.judges.compare.patterns.decay import decayed
 from pytest_trainsafe.judges.compare.patterns.mask import other_mask
 from pytest_trainsafe.judges.compare.patterns.microbatches import other_weights, own_terms
 from pytest_trainsafe.judges.compare.patterns.narrow import narrower
 from pytest_trainsafe.judges.compare.patterns.partial_sum import partial_sum
 from pytest_trainsafe.judges.compare.patterns.regions import confined, non_finite
 from pytest_trainsafe.judges.compare.patterns.rows import permuted, shifted
+from pytest_trainsafe.judges.compare.patterns.same_row import same_row
 from pytest_trainsafe.judges.compare.patterns.same_term import same_term
 from pytest_trainsafe.judges.compare.patterns.scale import scaled
 from pytest_trainsafe.judges.compare.patterns.shard import other_shard
@@ -36,11 +38,13 @@ PATTERNS: tuple[Callable[[WrongTensor], Pattern | None], ...] = (
     other_shard,
     stale,
     uncleared,
+    decayed,
     same_term,
     zero_in_part,
     shifted,
     permuted,
     other_mask,
+    same_row,
     confined,
 )
 

@@ -25,6 +25,9 @@ MAX_ELEMENTS = 0.5
 #: The largest number of index ranges that are listed.
 MAX_RUNS = 3
 
+#: The fewest wrong rows, and the fewest rows of a chunk, that show wrong borders of chunks.
+FEWEST_BORDERS, FEWEST_ROWS = 2, 4
+
 Region = list[torch.Tensor]
 
 
@@ -41,7 +44,15 @@ def confined(wrong: WrongTensor) -> Pattern | None:
     if not wrong.settles(wrong.norm(difference.masked_fill(inside, 0))):
         return None
     text = f"wrong only in {words}"
-    return Pattern("confined", text, axis, short=text)
+    ends, over = _borders(region, wrong)
+    if not ends:
+        return Pattern("confined", text, axis, short=text)
+    cause = (
+        f"what these rows take from their neighbours is on another rank of {over}: an exchange "
+        "between the ranks is missing or wrong"
+    )
+    text += f", where chunks of {over} {ends}"
+    return Pattern("confined", text, axis or over, cause=cause, short=text)
 
 
 def non_finite(wrong: WrongTensor) -> Pattern | None:
@@ -71,6 +82,30 @@ def name_region(region: Region, wrong: WrongTensor) -> tuple[str, str]:
         words.append(_rows(dim, mask) + owner)
         axes.append(axis)
     return " and ".join(words), next(filter(None, axes), "")
+
+
+def _borders(region: Region, wrong: WrongTensor) -> tuple[str, str]:
+    """ "begin" or "end" if the wrong rows of a dimension are borders of chunks; and their axis.
+
+    A chunk is a range of rows that the ranks of one coordinate hold.  The first and the last row of
+    the whole dimension are no borders, and one wrong row proves nothing.  ("", "") if there is no
+    dimension like this that one axis alone divides.
+    """
+    for dim, mask in enumerate(region):
+        length, rows = len(mask), {*mask.nonzero().flatten().tolist()}
+        if len(rows) < FEWEST_BORDERS:
+            continue
+        axes = _axes(wrong.parts, dim)
+        for axis in axes if len(axes) == 1 else ():
+            held = [_indices(part, dim, wrong) for part in wrong.parts]
+            chunks = {run for each in held for run in contiguous_ranges(each)}
+            if not chunks or min(size for _, size in chunks) < FEWEST_ROWS:
+                continue
+            if rows <= {start + size - 1 for start, size in chunks} - {length - 1}:
+                return "end", axis
+            if rows <= {start for start, _ in chunks} - {0}:
+                return "begin", axis
+    return "", ""
 
 
 def _wrong_rows(difference: torch.Tensor, wrong: WrongTensor) -> Region:

@@ -39,6 +39,7 @@ class WrongTensor:
     If the tensor is the sum of the gradients of micro-batches, `terms` maps each micro-batch to its
     gradient, and `left` has what a program that does not clear its gradients may still hold of the
     previous step, in the reference's values.
+    If the tensor is an update, `parameters` has the reference's values before and after the step.
     `computed` maps each rank to the micro-batches that it computes in the tensor's step.
     `numbers` is the arithmetic of the rung.
     """
@@ -56,6 +57,7 @@ class WrongTensor:
     earlier_allowed: Mapping[str, float] = field(default_factory=dict)
     terms: Mapping[int, torch.Tensor] = field(default_factory=dict)
     left: tuple[torch.Tensor, ...] = ()
+    parameters: tuple[torch.Tensor, ...] = ()
     only: str = ""
     computed: Mapping[int, frozenset[int]] = field(default_factory=dict)
     numbers: Arithmetic = FLOATING

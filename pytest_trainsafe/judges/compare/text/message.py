@@ -141,7 +141,10 @@ def _difference(
         if located.source:
             source, what = located.source, located.what
     if source:
-        lines += row("look at", f"{relative(source)} ({what})")
+        own, *others = what.split("; ")
+        lines += row("look at", f"{relative(source)} ({own})")
+        for other in others:  # one place a line
+            lines += row("", other)
     return lines
 
 

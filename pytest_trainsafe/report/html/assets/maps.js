@@ -29,6 +29,21 @@ function paint(canvas, values, scale) {
   context.putImageData(image, 0, 0);
 }
 
+// The index in the tensor of the element that a cell shows, "" if it is not known.
+function placeOf(panel, cell) {
+  const of = panel.of || [];
+  if (!of.length) return "";
+  panel.flat = panel.flat || (panel.places ? new Int32Array(
+    Uint8Array.from(atob(panel.places), (c) => c.charCodeAt(0)).buffer) : null);
+  let left = panel.flat ? panel.flat[cell] : cell;
+  const place = [];
+  for (const size of [...of].reverse()) {
+    place.unshift(left % size);
+    left = Math.floor(left / size);
+  }
+  return place.join(", ");
+}
+
 const painted = new Set();
 function repaint() {
   for (const each of [...painted]) {
@@ -68,7 +83,7 @@ draw.maps = (panel) => {
       const [row, column] = at;
       const holder = borders.filter(([top, left, bottom, right]) =>
         row >= top && row < bottom && column >= left && column < right).map((each) => each[4]);
-      read.textContent = `[${row}, ${column}] ${short(values[row * columns + column], 5)}` +
+      read.textContent = `[${placeOf(panel, row * columns + column) || `${row}, ${column}`}] ${short(values[row * columns + column], 5)}` +
         (holder.length ? ` · ${holder.slice(0, 4).join(", ")}` : "");
     };
     const frame = h("div", {class: "map-frame", tabindex: "0", role: "group",

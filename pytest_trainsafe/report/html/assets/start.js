@@ -2,7 +2,7 @@
 
 const found = JSON.parse(document.getElementById("data").textContent);
 const data = {runs: found.document.runs, entries: found.document.entries, families: found.families};
-const current = {entry: null};
+const current = {entry: null, stays: false};  // stays: the next Point takes no focus
 
 const seen = new Map();
 data.entries.forEach((entry) => {
@@ -24,7 +24,10 @@ function linkTo(where) {
 
 function goTo(where) {
   const point = where.point || (current.entry && current.entry.key);
-  location.hash = linkTo({point, tensor: where.tensor});
+  const to = linkTo({point, tensor: where.tensor});
+  if (location.hash !== to) location.hash = to;
+  else if (where.tensor) showTensor(where.tensor);
+  else showHead();
 }
 
 function address() {
@@ -36,6 +39,14 @@ function address() {
     } catch (error) { /* not an address of this page */ }
   }
   return found;
+}
+
+// Shows the head of the Point, and focuses it unless the reader chose it in a list.
+function showHead() {
+  const detail = document.getElementById("detail");
+  if (!current.stays) detail.focus({preventScroll: true});
+  current.stays = false;
+  detail.scrollIntoView({block: "start"});
 }
 
 // Marks what has an anchor, and scrolls to the first: the map of its values, else its row.
@@ -72,12 +83,7 @@ function show(focus) {
     else drawOverview();
   }
   document.title = entry ? `${shortName(entry)} · ${title}` : title;
-  const detail = document.getElementById("detail");
-  if (changed && focus) {
-    detail.focus({preventScroll: true});
-    detail.scrollIntoView({block: "nearest"});
-    detail.scrollTop = 0;
-  }
+  if (changed && focus) showHead();
   showTensor(where.tensor);
 }
 

@@ -118,11 +118,21 @@ function matrix() {
   (value) => { state.filters[axis] = value; drawSweep(); }));
   const tests = [...new Set(data.entries.map(testOf))];
   const test = tests.length > 1 ? choice("test", tests.map((each) => [each, `${mixed(each)} ${each}`]),
-    state.test, (value) => { choose(value); drawSweep(); }) : h("p", {class: "file"}, path(state.test));
+    state.test, (value) => {
+      current.stays = true;
+      goTo({point: worstPoint(value).key});
+    }) : h("p", {class: "file"}, path(state.test));
   return [h("div", {class: "controls tests"}, test),
     axes.some(([, values]) => values.length > 1) ? h("div", {class: "controls"}, pick("columns", "x", "y"), pick("rows", "y", "x"),
       filters) : null,
     scrolled(table, "Sweep")];
+}
+
+// The first Point of a test that has the test's worst verdict.
+function worstPoint(test) {
+  const own = data.entries.filter((entry) => testOf(entry) === test);
+  const verdict = worstOf(own);
+  return own.find((entry) => entry.outcome.verdict === verdict) || own[0];
 }
 
 const mixed = (test) => VERDICTS[worstOf(data.entries.filter((entry) => testOf(entry) === test))]

@@ -24,7 +24,7 @@ draw.table = (panel) => {
   const columns = panel.columns || [];
   const numeric = columns.map((_, i) => i > 0 &&
     panel.rows.some((row) => typeof row[i] === "number") &&
-    panel.rows.every((row) => row[i] === null || !isText(row[i])));
+    panel.rows.every((row) => row[i] === null || row[i] === "missing" || !isText(row[i])));
   const rows = panel.rows.map((row, number) => {
     const state = (panel.states || [])[number] || "";
     const anchor = (panel.anchors || [])[number];
@@ -93,7 +93,8 @@ draw.graph = (panel) => {
     const flow = [inside && "flow", row === ends[lane][0] && "top", row === ends[lane][1] && "end"];
     return h("td", {class: flow.filter(Boolean).join(" ") || null}, nodes.map((node) => {
       const [, , state, value, detail, anchor] = node;
-      const said = [anchor, STATES[state], value === null ? "" : `${short(value)} times the allowed`,
+      const said = [anchor, STATES[state], value === null ? "" : isText(value) ? value :
+        `${short(value)} times the allowed`,
         detail].filter(Boolean).join(", ");
       return h("button", anchored(anchor, {type: "button", class: `node l${level(value)} ${state}`,
         "aria-label": said, title: said, onclick: () => anchor && goTo({tensor: anchor})}),

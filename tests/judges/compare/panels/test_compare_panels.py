@@ -32,10 +32,11 @@ def judged(ids: list[TensorId], wrong: dict[TensorId, float | None]) -> LadderJu
     for order, (id, error) in enumerate(wrong.items()):
         if error is not None:
             measured[id] = Measured(error, 1e-14, error / 1e-14)
+        check = "norm" if error is not None else "missing"
         pattern = Pattern("partial sum", "they are terms", short="partial sums over tp")
         findings.append(
             Finding(
-                verdict="fail", judge="compare", check="norm", message="", where=id, error=error,
+                verdict="fail", judge="compare", check=check, message="", where=id, error=error,
                 allowed=1e-14, order=order, pattern=pattern,
             )
         )  # fmt: skip
@@ -105,7 +106,10 @@ def test_a_wrong_tensor_without_a_measured_error_is_marked_too() -> None:
 
     assert table.states[0] == "first"
     assert table.anchors[0] == str(missing)
-    assert table.rows[0][-2:] == ("inf", "partial sums over tp")
+    assert table.rows[0][-2:] == ("missing", "partial sums over tp")
+    assert find(HeatMap, made).first is not None
+    assert "missing" in {value for row in find(HeatMap, made).values for value in row}
+    assert "missing" in {node.value for node in find(Graph, made).nodes}
 
 
 def test_panels_of_a_large_model_stay_within_their_bounds() -> None:
@@ -133,12 +137,13 @@ def test_every_place_that_the_description_names_has_its_lines_the_first_at_fault
     path.write_text(
         "class Up(Module):\n    def forward(self, x):\n        return Sum.apply(x)\n\n\n"
         "class Sum(Function):\n    def backward(ctx, gradient):\n        return gradient\n\n\n"
+        "\n\n\n\n\n\n"
         "model = Up()\n"
     )
     wrong = tensor("layers.1.up", "activation_grad")
     what = (
-        f"module class Up; layers.1.up is set up at {path}:11; its backward runs Sum.backward at "
-        f"{path}:7; its name is defined at {tmp_path}/absent.py:3"
+        f"module class Up; layers.1.up is set up at {path}:17; its backward runs Sum.backward at "
+        f"{path}:7; its size is set at {path}:16; its name is defined at {tmp_path}/absent.py:3"
     )
     judgement = judged(IDS, {wrong: 1e-2})
     located = Located((), f"{path}:1", what, (("backward", "layers.1.up"),))

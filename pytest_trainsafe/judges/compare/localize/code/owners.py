@@ -43,7 +43,7 @@ def taking_part(
         case "forward":
             runs = functions(candidate, fault.target, False, source)
             calls = communication(candidate, fault.target, source)
-            return f"{runs} and {calls}" if runs and calls else runs or (calls and f"; {calls}")
+            return runs + (calls and f"; {calls}")
     return ""
 
 

@@ -12,7 +12,7 @@ from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.patterns.catalogue import PATTERNS, explain
-from pytest_trainsafe.judges.compare.patterns.same_row import same_row
+from pytest_trainsafe.judges.compare.patterns.rows import same_row
 from pytest_trainsafe.judges.compare.patterns.scale import scaled
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 from tests.support.compare.faults import (

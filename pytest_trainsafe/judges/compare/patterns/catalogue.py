@@ -18,8 +18,7 @@ from pytest_trainsafe.judges.compare.patterns.microbatches import other_weights,
 from pytest_trainsafe.judges.compare.patterns.narrow import narrower
 from pytest_trainsafe.judges.compare.patterns.partial_sum import partial_sum
 from pytest_trainsafe.judges.compare.patterns.regions import confined, non_finite
-from pytest_trainsafe.judges.compare.patterns.rows import permuted, shifted
-from pytest_trainsafe.judges.compare.patterns.same_row import same_row
+from pytest_trainsafe.judges.compare.patterns.rows import permuted, same_row, shifted
 from pytest_trainsafe.judges.compare.patterns.same_term import same_term
 from pytest_trainsafe.judges.compare.patterns.scale import scaled
 from pytest_trainsafe.judges.compare.patterns.shard import other_shard

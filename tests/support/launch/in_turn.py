@@ -87,9 +87,16 @@ def _restored() -> Iterator[None]:
     kept = [(owner, name, getattr(owner, name)) for owner, name in owners]
     finders = list(sys.meta_path)
     rng, generator = torch.get_rng_state(), _numpy.get_bit_generator()
+    # What earlier tests replaced is no rank's: a rank would begin with the originals of that time,
+    # and undo what `install` replaces.
+    replaced = dict(rank_state.replaced)
+    rank_state.replaced.clear()
     try:
         yield
     finally:
+        inside = dict(rank_state.replaced)
+        rank_state.replaced.clear()
+        rank_state.replaced.update(replaced | inside)
         everything._restore(before)
         for owner, name, value in kept:
             setattr(owner, name, value)

@@ -378,8 +378,8 @@ def assert_kept_relations(
             f"assert_kept_relations was given {described(file)} as its file; pass the path of "
             'a text file, such as "tests/relations.txt"'
         )
-    offered = find_relations(candidate.case.program, candidates, "assert_kept_relations")
-    assert_or_find(candidate, os.fspath(file), offered, assert_same_by)
+    given = find_relations(candidate.case.program, candidates, "assert_kept_relations")
+    assert_or_find(candidate, os.fspath(file), given, assert_same_by)
 
 
 def assert_refines(
@@ -429,7 +429,7 @@ def _judgement_of(
 
 
 def _require_pass(judgement: Judgement, before: str = "") -> None:
-    """Raises the report of a judgement unless it is a pass; `before` begins its line."""
+    """Shows a judgement on the page, and fails unless it passes; `before` begins the line."""
     __tracebackhide__ = True
     from pytest_trainsafe.judges.alone import report_alone
     from pytest_trainsafe.judges.first_line import first_line

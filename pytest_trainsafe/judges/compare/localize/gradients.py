@@ -200,8 +200,9 @@ def sizes_of(candidate: Trace, targets: Collection[str]) -> tuple[set[int], set[
 def suspicion(
     reductions: Iterable[Reduction], wrong: set[int], right: set[int]
 ) -> Callable[[Reduction], tuple[bool, int]]:
-    """A sort key: lines that reduce wrong gradients alone first, then those that reduce most.
+    """A sort key of reductions: the line that is most likely wrong comes first.
 
+    Lines that reduce no right gradient come first, and of them those that reduce most wrong ones.
     `wrong` and `right` are the numbers of elements of parameters whose gradients are wrong and
     right.  A call with another number, or an unknown one, is of a bucket: of any gradients.
     """

@@ -46,6 +46,23 @@ class Checker:
         return self.contexts.of(change)
 
 
+class CallChecker(Checker):
+    """A Checker that reads the calls of the APIs that its claims name, and no changes.
+
+    `watches` has the watches by API.
+    """
+
+    def __init__(self, watches: Iterable[Watch], contexts: Contexts) -> None:
+        super().__init__(contexts)
+        self.watches = by_param(watches, "api")
+
+    def reads_calls(self, api: str) -> bool:
+        return api in self.watches
+
+    def reads_changes(self, variable: tuple[str, str]) -> bool:
+        return False
+
+
 def by_param(watches: Iterable[Watch], name: str) -> Mapping[str, Sequence[Watch]]:
     """The watches, grouped by the value of the parameter `name` of their claims, such as "api"."""
     found: dict[str, list[Watch]] = defaultdict(list)

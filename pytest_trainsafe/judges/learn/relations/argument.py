@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from pytest_trainsafe.judges.learn.check.checker import Checker, by_param, name_of
+from pytest_trainsafe.judges.learn.check.checker import CallChecker, Checker, name_of
 from pytest_trainsafe.judges.learn.columns.frame import Bools, CallGroup, Frame, Ints, Keys
 from pytest_trainsafe.judges.learn.columns.ranks import mixed
 from pytest_trainsafe.judges.learn.events.events import Call, Plain
@@ -214,21 +214,14 @@ class Argument(RelationBase):
         )
 
 
-class _Checker(Checker):
+class _Checker(CallChecker):
     def __init__(self, watches: Sequence[Watch], contexts: Contexts) -> None:
-        super().__init__(contexts)
-        self._watches = by_param(watches, "api")
+        super().__init__(watches, contexts)
         self._last: dict[tuple[int, int], Key] = {}
         self._earlier: dict[int, set[Key]] = defaultdict(set)
 
-    def reads_calls(self, api: str) -> bool:
-        return api in self._watches
-
-    def reads_changes(self, variable: tuple[str, str]) -> bool:
-        return False
-
     def left(self, call: Call) -> None:
-        for watch in self._watches.get(name_of(call), ()):
+        for watch in self.watches.get(name_of(call), ()):
             value = call.values.get(watch.claim.text("place"))
             key = None if value is None else property_of(value, watch.claim.text("property"))
             if value is None or key is None:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from pytest_trainsafe.judges.learn.check.checker import Checker, by_param, name_of
+from pytest_trainsafe.judges.learn.check.checker import CallChecker, Checker, name_of
 from pytest_trainsafe.judges.learn.columns.frame import Bools, CallGroup, Floats, Frame
 from pytest_trainsafe.judges.learn.events.events import Call
 from pytest_trainsafe.judges.learn.events.table import FINITE, IS_TENSOR, REQUIRES_GRAD, ZERO
@@ -222,20 +222,10 @@ class Output(RelationBase):
         return Explanation(f"{place} of {claim['api']} {words}", causes)
 
 
-class _Checker(Checker):
-    def __init__(self, watches: Sequence[Watch], contexts: Contexts) -> None:
-        super().__init__(contexts)
-        self._watches = by_param(watches, "api")
-
-    def reads_calls(self, api: str) -> bool:
-        return api in self._watches
-
-    def reads_changes(self, variable: tuple[str, str]) -> bool:
-        return False
-
+class _Checker(CallChecker):
     def left(self, call: Call) -> None:
         if not call.exception:
-            for watch in self._watches.get(name_of(call), ()):
+            for watch in self.watches.get(name_of(call), ()):
                 passed = _judged(call, watch.claim)
                 if passed is not None:
                     watch.example(lambda: self.of_call(call), passed, call)

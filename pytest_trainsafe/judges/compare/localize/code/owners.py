@@ -59,8 +59,8 @@ def other_class(modules: Mapping[str, ModuleEvent], group: Sequence[Fault], sour
 def functions(candidate: Trace, module: str, backward: bool, source: str) -> str:
     """A clause on the program's autograd functions that a module at `source` applies.
 
-    It has the line of their backward if `backward`, also in the file of the module; else it has the
-    line of their forward, which the module's own calls, if that is in another file.
+    If `backward`, it has the line of each function's backward.  Else it has that of the forward,
+    without functions in the file of the module: the module's own code shows their calls.
     """
     what = "backward" if backward else "forward"
     found: dict[str, None] = {}

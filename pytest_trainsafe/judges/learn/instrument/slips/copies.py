@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.judges.learn.instrument.slips.gradients import Gradients
-from pytest_trainsafe.judges.learn.instrument.slips.models import norms_of, shapes_of
+from pytest_trainsafe.judges.learn.instrument.slips.models import running_means_of, shapes_of
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 from pytest_trainsafe.record.clock import in_backward
 
@@ -85,9 +86,9 @@ class Copies(Watcher):
 
     def _start(self, model: nn.Module) -> _Start:
         few = list(model.parameters())[-_FEW:]
-        buffers = [norm.running_mean for norm in norms_of(model)][:_FEW]
+        means = itertools.islice(running_means_of(model), _FEW)
         return _Start(
             shapes_of(model),
             tuple(self.training.digest(each, True) for each in few),
-            tuple(self.training.digest(each, True) for each in buffers if each is not None),
+            tuple(self.training.digest(each, True) for each in means),
         )

@@ -8,15 +8,10 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import nn
 
+from pytest_trainsafe.compat.modules import dropout_of, is_batch_norm
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 from pytest_trainsafe.record.clock import in_backward
 
-#: Norms that learn statistics from the data, and dropout.
-_Norm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
-_DROPOUTS = (
-    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
-    *(nn.AlphaDropout, nn.FeatureAlphaDropout),
-)
 #: Layers through which nothing passes if their weight is zero.
 _LAYERS = (
     *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d),
@@ -47,7 +42,7 @@ class Models(Watcher):
         elif moment.kind == "backward":
             self._kept.clear()
         elif moment.kind == "mode":
-            if moment.outermost and isinstance(moment.thing, _Norm):
+            if moment.outermost and is_batch_norm(moment.thing):
                 stilled = moment.api.endswith(".eval") or moment.argument(0, "mode", True) is False
                 (self._stilled.add if stilled else self._stilled.discard)(moment.thing)
         elif in_backward():
@@ -171,30 +166,29 @@ def shapes_of(model: nn.Module) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(each.shape) for each in model.parameters())
 
 
-def norms_of(model: nn.Module) -> Iterator[_Norm]:
-    """The norms of a model that keep running statistics."""
+def running_means_of(model: nn.Module) -> Iterator[torch.Tensor]:
+    """The running means of a model's batch norms; a norm may keep none."""
     for each in model.modules():
-        if isinstance(each, _Norm) and each.running_mean is not None:
-            yield each
+        if is_batch_norm(each) and isinstance(each.running_mean, torch.Tensor):
+            yield each.running_mean
 
 
 def _is_active(module: nn.Module) -> bool:
     """Whether a module draws or learns because it is in training mode."""
     if not module.training:
         return False
-    if isinstance(module, _DROPOUTS):
-        return module.p > 0
+    rate = dropout_of(module)
+    if rate is not None:
+        return rate > 0
     # `update_bn` of torch takes the momentum away while it collects the statistics.
-    return isinstance(module, _Norm) and module.track_running_stats and module.momentum is not None
+    learns = is_batch_norm(module) and bool(module.track_running_stats)
+    return learns and module.momentum is not None
 
 
 def _is_frozen_norm(module: nn.Module) -> bool:
-    return (
-        isinstance(module, _Norm)
-        and module.track_running_stats
-        and module.affine
-        and not module.weight.requires_grad
-    )
+    if not is_batch_norm(module) or not module.track_running_stats or not module.affine:
+        return False
+    return not module.get_parameter("weight").requires_grad
 
 
 def _name(model: nn.Module) -> str:

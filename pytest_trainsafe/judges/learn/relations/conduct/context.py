@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from pytest_trainsafe.judges.learn.check.checker import Checker, by_param, name_of
+from pytest_trainsafe.judges.learn.check.checker import CallChecker, Checker, name_of
 from pytest_trainsafe.judges.learn.columns.frame import Frame
 from pytest_trainsafe.judges.learn.events.events import Call
 from pytest_trainsafe.judges.learn.evidence import Examples
@@ -67,21 +67,11 @@ class Context(RelationBase):
         )
 
 
-class _Checker(Checker):
-    def __init__(self, watches: Sequence[Watch], contexts: Contexts) -> None:
-        super().__init__(contexts)
-        self._watches = by_param(watches, "api")
-
-    def reads_calls(self, api: str) -> bool:
-        return api in self._watches
-
-    def reads_changes(self, variable: tuple[str, str]) -> bool:
-        return False
-
+class _Checker(CallChecker):
     def left(self, call: Call) -> None:
         if call.exception:
             return
         autocast = call.meta.get("autocast")
-        for watch in self._watches.get(name_of(call), ()):
+        for watch in self.watches.get(name_of(call), ()):
             detail = "" if autocast is None else f"autocast to {autocast}"
             watch.example(lambda: self.of_call(call), autocast is None, call, detail)

@@ -31,7 +31,8 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from pytest_trainsafe.record.recorder import Level, Recorder
+    from pytest_trainsafe.record.model_recorder import Level
+    from pytest_trainsafe.record.recorder import Recorder
     from pytest_trainsafe.record.unrecorded import Unrecorded
 
 #: The path of a YAML file, or a mapping with the content of such a file; None for no annotations.

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from torch import nn
 
 from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.record.adapter import Engine
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.hooks.changes import Changes
@@ -49,7 +50,8 @@ class WatchedModel:
     """What a program passed to `ctx.watch`, or the engine that it passed holds.
 
     `parts` has the modules that this rank holds, each with its name in the model, `names` the name
-    of each module in them, and `parameters` the parameters by name.
+    of each module in them, and `parameters` the parameters by name.  `engine` is None if the
+    program passed no framework's engine.
     """
 
     parts: Sequence[tuple[str, nn.Module]]
@@ -57,6 +59,7 @@ class WatchedModel:
     parameters: Mapping[str, nn.Parameter]
     optimizer: Any
     annotations: Annotations
+    engine: Engine | None = None
 
     @property
     def called(self) -> dict[nn.Module, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +17,21 @@ import torch.distributed as dist
 from pytest_trainsafe.compat import compiler
 from pytest_trainsafe.compat.private import lacking
 from pytest_trainsafe.core.rank import Rank, current_rank
-from pytest_trainsafe.core.rungs.rung import RankRun
+from pytest_trainsafe.core.rungs.rung import RankRun, Rung
 from pytest_trainsafe.core.rungs.table import add_rungs, rung_named
 from pytest_trainsafe.launch.collectives.ledger import following
 from pytest_trainsafe.launch.loading import load_function, run_script
 from pytest_trainsafe.launch.task import Function, Script
 from pytest_trainsafe.record.adapter import activate
 from pytest_trainsafe.record.assignment import Assignment
-from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import set_context
-from pytest_trainsafe.record.hooks.casts import CastWatch
 from pytest_trainsafe.record.hooks.consequences import consequences
 from pytest_trainsafe.record.hooks.module_hooks import eager
 from pytest_trainsafe.record.program_dtype.random_operators import drawn_through
 from pytest_trainsafe.record.reads.noting import Noting
 from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.record.training.clipping import listening
-from pytest_trainsafe.trace.facts import Cast
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.tensors.sketch import Sketcher
@@ -79,27 +77,12 @@ def record(
     torch.manual_seed(spec.seed)
     writer = _writer(assignment, me.rank)
     recorder = Recorder(assignment, writer)
-    watch = CastWatch() if spec.watch_casts else None
-    if watch is not None:
-        recorder.initialised.append(watch.forget)
     began, compiled = time.perf_counter(), compiler.compiled_regions()
     ctx = Context(spec, recorder, me, assignment.device)
     try:
         with contextlib.ExitStack() as around:
-            around.enter_context(eager() if spec.trusted else contextlib.nullcontext())
-            around.enter_context(recorder.default.installed())
-            around.enter_context(listening(recorder.before_clip))
-            around.enter_context(following(recorder.on_collective))
-            around.enter_context(watch or contextlib.nullcontext())
-            around.enter_context(ctx.marks)
-            around.enter_context(recorder.sites.constructions())
-            around.enter_context(recorder.origins or contextlib.nullcontext())
-            around.enter_context(
-                recorder.modes.watched() if spec.rewrite else contextlib.nullcontext()
-            )
-            if not recorder.instruments.has("rng"):
-                around.enter_context(drawn_through(recorder.draws.through))
-            around.enter_context(recorder.instruments.within("around"))
+            for each in _around(recorder, ctx):
+                around.enter_context(each)
             # Innermost, so that the program's operators reach a rung's dispatch mode first.
             enter = around.enter_context(rung.around(_rank_run(assignment, writer)))
             if rung.encloses:
@@ -111,32 +94,46 @@ def record(
             writer.flush()
         raise
     seconds = time.perf_counter() - began
-    if recorder.clock.steps_done == spec.first_step:
-        raise ProgramError(
-            f"{spec.script or spec.program} never called ctx.step, so nothing was recorded; wrap "
-            "each optimizer step in `with ctx.step():` and each forward and backward in "
-            "`with ctx.microbatch(index):`"
-        )
-    recorder.instruments.call("finish")
-    if recorder.parameters is not None:
-        recorder.left.finish(recorder.parameters.changed)
-        recorder.parameters.finish()
-    if watch is not None and watch.narrowest is not None and rung.casts:
-        dtype = str(watch.narrowest).removeprefix("torch.")
-        narrowed = {"type": "cast", "dtype": dtype, "at": watch.where}
-        writer.add(msgspec.convert(narrowed, Cast))
-    if watch is not None and watch.quantised:
-        writer.add(Cast("float8", watch.quantised))
-    for consequence in consequences(recorder.clock, compiled):
-        writer.add(NoteEvent("ran", consequence))
-    for axis in sorted({*ctx.point.axes_read, *spec.keywords}):
-        writer.add(NoteEvent("read_axis", axis))
-    for text in lacking():
-        writer.add(NoteEvent("not_compared", text))
-    for word in sorted(ctx.used):
-        writer.add(NoteEvent("used", word))
+    recorder.finish()
+    for event in _facts(recorder, ctx, rung, compiled):
+        writer.add(event)
     writer.close()
     return seconds
+
+
+def _around(recorder: Recorder, ctx: Context) -> Iterator[AbstractContextManager[object]]:
+    """What encloses a program, from the outside to the inside."""
+    if recorder.spec.trusted:
+        yield eager()
+    yield recorder.default.installed()
+    yield listening(recorder.before_clip)
+    yield following(recorder.on_collective)
+    if recorder.casts is not None:
+        yield recorder.casts
+    yield ctx.marks
+    yield recorder.sites.constructions()
+    if recorder.origins is not None:
+        yield recorder.origins
+    if recorder.spec.rewrite:
+        yield recorder.modes.watched()
+    if not recorder.instruments.has("rng"):  # the ledger draws through a function of its own
+        yield drawn_through(recorder.draws.through)
+    # Last, so that these change what the program computes before those above see it.
+    yield recorder.instruments.within("around")
+
+
+def _facts(recorder: Recorder, ctx: Context, rung: Rung, compiled: int) -> Iterator[msgspec.Struct]:
+    """What holds of a program that has ended; `compiled` is `compiled_regions()` at its start."""
+    if recorder.casts is not None:
+        yield from recorder.casts.found(narrower=rung.casts)
+    for consequence in consequences(recorder.clock, compiled):
+        yield NoteEvent("ran", consequence)
+    for axis in sorted({*ctx.point.axes_read, *recorder.spec.keywords}):
+        yield NoteEvent("read_axis", axis)
+    for text in lacking():
+        yield NoteEvent("not_compared", text)
+    for word in sorted(ctx.used):
+        yield NoteEvent("used", word)
 
 
 def _rank_run(assignment: Assignment, writer: RankWriter) -> RankRun:

@@ -14,13 +14,15 @@ So they are noted separately, in every dtype; `runs/rounding.py` describes the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import torch
 
 from pytest_trainsafe.compat.dispatch_modes import TorchDispatchMode
 from pytest_trainsafe.core.code_files import calling_lines
+from pytest_trainsafe.trace.facts import Cast
 
 _BITS = {torch.float32: 24, torch.bfloat16: 8, torch.float16: 11}
 _FP8 = frozenset(
@@ -50,6 +52,14 @@ class CastWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         must start with bit-identical parameters.
         """
         self.narrowest, self.where, self.quantised = None, "", ""
+
+    def found(self, *, narrower: bool) -> Iterator[Cast]:
+        """What a trace has of the casts: the first to FP8, and, if `narrower`, the narrowest."""
+        if narrower and self.narrowest is not None:
+            dtype = str(self.narrowest).removeprefix("torch.")
+            yield msgspec.convert({"type": "cast", "dtype": dtype, "at": self.where}, Cast)
+        if self.quantised:
+            yield Cast("float8", self.quantised)
 
     def __torch_dispatch__(
         self,

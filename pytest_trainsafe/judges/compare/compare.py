@@ -20,9 +20,11 @@ from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.align.updates import ends
 from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.layout import Partial
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.numbering import misnumbered
+from pytest_trainsafe.judges.compare.explain.on_some_ranks import on_some_ranks
 from pytest_trainsafe.judges.compare.kinds.buffers import OWN_DATA, Buffers
 from pytest_trainsafe.judges.compare.kinds.decisions import judge_decision
 from pytest_trainsafe.judges.compare.kinds.model_inputs import InputJudgement, ModelInputs
@@ -82,6 +84,11 @@ def compare(
     judge.blame_inputs()
     judge.result.findings.sort(key=lambda finding: finding.order)
     return judge.result
+
+
+def _are_replicas(merged: Merged) -> bool:
+    """Whether the parts of a tensor are replicas or shards, and not terms of a sum."""
+    return not any(isinstance(p, Partial) for part in merged.parts for p in part.layout)
 
 
 def _different_steps(rung: RungTraces) -> Finding | None:
@@ -183,9 +190,12 @@ class _Comparing(Parameters):
             tolerance = self.tolerances.tolerance(id, self.factor(id), reference)
             merged = self.reduced(id, merged, reference, tolerance)
             passed = self.judge(order, id, merged, reference, tolerance)
-        pattern = self.replicas(id, merged, reference) if passed else None
+        odd = self.replicas(id, merged, reference) if passed else None
         for finding in merged.findings:
-            self.add(order, finding, pattern if finding.check == "replicas" else None)
+            pattern = odd if finding.check == "replicas" else None
+            if passed and finding.check == "missing" and _are_replicas(merged):
+                pattern = on_some_ranks(id, merged)
+            self.add(order, finding, pattern)
 
     def reduced(
         self, id: TensorId, merged: Merged, reference: torch.Tensor, tolerance: Tolerance

@@ -47,6 +47,9 @@ class GradientReplacer(Protocol):
     ) -> None:
         """Replaces the main gradient `where` of a parameter."""
 
+    def absent(self, where: TensorId, parameter: torch.Tensor) -> None:
+        """Called instead of `replace` for a parameter that has no main gradient on this rank."""
+
 
 @dataclass(frozen=True, slots=True)
 class Changes:

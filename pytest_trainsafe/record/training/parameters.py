@@ -308,13 +308,14 @@ class ParameterRecorder:
                 where = self._where("main_grad", name)
                 layout, _ = self._layout(name, gradient.tensor, flat_range=gradient.flat_range)
                 self._replacer.replace(where, self.parameters[name], gradient.tensor, layout)
+            for name in sorted(to_write - held.keys()):
+                self._replacer.absent(self._where("main_grad", name), self.parameters[name])
 
     def _held_main_grads(self) -> Iterator[tuple[str, RankTensor]]:
         """Yields the main gradients; for freed ones, the gradients that `enter_wrapper` kept."""
         for name, parameter in self.parameters.items():
-            held = self.parameter_adapter.main_grad(name, parameter) or self._seen_by_wrapper.get(
-                name
-            )
+            held = self.parameter_adapter.main_grad(name, parameter)
+            held = held or self._seen_by_wrapper.get(name)
             if held is not None:
                 yield name, held
 
@@ -400,8 +401,7 @@ class ParameterRecorder:
         step: int | None = None,
         microbatch: int | None = None,
     ) -> TensorId:
-        if step is None:
-            step = self.clock.step
+        step = self.clock.step if step is None else step
         assert step is not None
         module, leaf = self._names[name]
         return TensorId(step, microbatch, kind, module, leaf + suffix)

@@ -74,6 +74,9 @@ def test_a_module_skipped_on_one_rank_fails_with_that_rank(bench: Bench) -> None
     found = compare(bench.rung(POINT, edit))
     assert found.findings[0].check == "missing"
     assert "rank 1 should hold a replica but recorded none" in found.findings[0].message
+    pattern = found.findings[0].pattern
+    assert pattern is not None
+    assert (pattern.name, pattern.short) == ("on some ranks", "computed on rank 0 alone")
 
 
 def test_modules_inside_a_compiled_region_are_listed_and_do_not_fail(bench: Bench) -> None:

@@ -28,7 +28,7 @@ class GeneratedGradients:
     """Replaces one rank's main gradients by the values that the Run's `rewrite` describes.
 
     A trace notes every gradient that was replaced ("generated"), and every one that this rank's
-    optimizer uses from memory that is not known ("kept").
+    optimizer uses from memory that is not known, or lacks ("kept").
     """
 
     def __init__(self, rewriter: Rewriter) -> None:
@@ -82,6 +82,12 @@ class GeneratedGradients:
                 values = rewriter.noise(f"{where}/rewritten", values)
             local.copy_(values.view_as(local))
         self._note("generated", where)
+
+    def absent(self, where: TensorId, parameter: torch.Tensor) -> None:
+        """Notes "kept" if this rank's optimizer holds the parameter."""
+        wanted = self._rewriter.target.get(rewrite_key(where)) is not None
+        if wanted and id(parameter) in self._owned:
+            self._note("kept", where)
 
     def _note(self, key: Any, where: TensorId) -> None:
         self._rewriter.writer.add(NoteEvent(key, noted(where.step, where.path)))

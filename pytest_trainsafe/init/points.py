@@ -70,7 +70,7 @@ class LayoutFile:
 
     def add(self, proposal: Proposal) -> bool:
         """Adds the proposed entries; returns whether the program reads a file with new ones."""
-        wanted = proposal.wanted
+        wanted = proposal.certain
         if not wanted:
             return False
         if not self.own and not self.read:

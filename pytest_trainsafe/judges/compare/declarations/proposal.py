@@ -5,7 +5,7 @@ Made by `propose`; the ladder, the report and the summary read it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.compare.comparison import Comparison
@@ -32,7 +32,9 @@ class Proposal:
     all wrong tensors; else it is None.  `shaped` counts the parameters in `wanted` whose shard was
     found by shape alone.  `lacking` has the section and the name of everything whose layout is
     missing.  `rest` has the traces with the found layouts, and their comparison, if it fails.
-    `needs` has the found layouts themselves, with those that are withheld.
+    `needs` has the found layouts themselves, with those that are withheld.  `undecided` are those
+    in `wanted` that a missing reduction would explain as well, and `certain` is `wanted` without
+    them, which may be written to a file.
     """
 
     wanted: AnnotationPatch
@@ -47,6 +49,8 @@ class Proposal:
     lacking: tuple[tuple[str, str], ...] = ()
     rest: tuple[RungTraces, Comparison] | None = None
     needs: tuple[MissingLayout, ...] = ()
+    undecided: tuple[MissingLayout, ...] = ()
+    certain: AnnotationPatch = field(default_factory=dict)
 
     @property
     def settles(self) -> bool:
@@ -79,6 +83,8 @@ class Proposal:
         text = f"layouts are missing for {named}"
         if parts == ["the loss"]:
             text = "the layout of the loss is missing"
+        if self.undecided:
+            text += ", or a reduction is"
         return f"{text}; {means}" if means else text
 
 

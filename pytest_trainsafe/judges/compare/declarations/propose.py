@@ -33,6 +33,7 @@ from pytest_trainsafe.judges.compare.declarations.suggest import (
     place_of,
     wanted,
 )
+from pytest_trainsafe.judges.compare.declarations.undecided import undecided
 from pytest_trainsafe.judges.compare.declarations.unfit import unfit
 from pytest_trainsafe.judges.compare.explain.numbering import shares_batches
 from pytest_trainsafe.judges.compare.rung import RungTraces
@@ -123,13 +124,18 @@ def propose(
     candidate = rung.candidate
     parameters = {id.path for rank in candidate.ranks for id in rank.tensors if id.kind == "param"}
     sp = bool(candidate.point.get("sp", False))
-    result = wanted([*kept, *shaped], _sources(candidate), parameters, order=order, sp=sp)
-    if used.cp_order:
-        result.pop("cp_order", None)
-    if averaged is not None:
-        _declare(result, averaged)
+
+    def declared(needs: Sequence[MissingLayout]) -> AnnotationPatch:
+        result = wanted(needs, _sources(candidate), parameters, order=order, sp=sp)
+        if used.cp_order:
+            result.pop("cp_order", None)
+        if averaged is not None:
+            _declare(result, averaged)
+        return result
+
+    open_ones = undecided(rung, kept)
     return Proposal(
-        result,
+        declared([*kept, *shaped]),
         len(kept) + (averaged.tensors if averaged is not None else 0),
         left,
         len(needs) - len(kept),
@@ -141,6 +147,8 @@ def propose(
         tuple(dict.fromkeys((need.section, need.name) for need in (*kept, *shaped))),
         (adopted, comparison) if left is not None else None,
         tuple(needs.values()),
+        open_ones,
+        declared([need for need in (*kept, *shaped) if need not in open_ones]),
     )
 
 

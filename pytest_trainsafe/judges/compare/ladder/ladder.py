@@ -253,10 +253,10 @@ class _Ladder:
 
 def _write(case: Case, candidate: Traces, proposal: Proposal | None) -> str:
     """Write a proposal to a file if the user requested it.  Returns the file, "" for none."""
-    if proposal is None or not (case.settings.annotate and proposal.wanted):
+    if proposal is None or not (case.settings.annotate and proposal.certain):
         return ""
     written = write_annotations(
-        proposal.wanted, proposal.file, case.nodeid, case.settings.annotate, proposal.model
+        proposal.certain, proposal.file, case.nodeid, case.settings.annotate, proposal.model
     )
     candidate.runs.notes[f"annotations that {case.nodeid} lacks: {written}"] = None
     return written

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
+from pytest_trainsafe.judges.compare.declarations.undecided import alternative
 from pytest_trainsafe.judges.compare.guards.causes import leading
 from pytest_trainsafe.judges.compare.judgement import (
     LadderJudgement,
@@ -41,13 +42,15 @@ def _of_proposal(judged: RungJudgement, proposal: Proposal) -> FirstSummary:
         left = proposal.left.where
         more = f"{left.path} · {left.kind} is wrong too" if left is not None else "more is wrong"
         message += f"; {more}"
-    written = judged.advice.written
+    cause = judged.advice.written or "add them from the report, or run with --trainsafe-annotate"
+    if proposal.undecided:
+        cause = f"either annotations are missing, or {alternative(proposal.undecided)}"
     return {
         "judge": "compare",
         "check": "annotations",
         "where": "",
         "pattern": "",
-        "cause": written or "add them from the report, or run with --trainsafe-annotate",
+        "cause": cause,
         "message": message,
         "dtype": judged.dtype,
     }

@@ -10,6 +10,7 @@ from pytest_trainsafe.judges.compare.declarations.averaged import Means
 from pytest_trainsafe.judges.compare.declarations.misaveraged import Misaveraged
 from pytest_trainsafe.judges.compare.declarations.misdeclared import Misdeclared
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
+from pytest_trainsafe.judges.compare.declarations.undecided import alternative
 from pytest_trainsafe.judges.compare.judgement import Advice
 from pytest_trainsafe.sweep.point_summary import plural
 
@@ -41,6 +42,8 @@ def proposal_rows(proposal: Proposal, written: str = "", watched: str = "") -> l
         added = {"models": {proposal.model: proposal.wanted}} if proposal.model else proposal.wanted
         rows += [("", line, False) for line in render(added).splitlines()]
         rows.append(("because", _lead(proposal), True))
+    if proposal.undecided:
+        rows.append(("or", f"{alternative(proposal.undecided)}{_not_written(proposal)}", True))
     if proposal.means is not None:
         rows.append(("which says", _of_means(proposal.means), True))
     if proposal.withheld:
@@ -136,7 +139,14 @@ def _where(proposal: Proposal, written: str, watched: str) -> str:
         return f"these annotations are missing; {written}"
     at = f" ({relative(watched)})" if watched else ""
     where = os.path.relpath(proposal.file) if proposal.file else f"annotations= of ctx.watch{at}"
-    return f"add this to {where}, or run with --trainsafe-annotate"
+    run = ", or run with --trainsafe-annotate" if not proposal.undecided else ""
+    return f"add this to {where}{run}"
+
+
+def _not_written(proposal: Proposal) -> str:
+    """What --trainsafe-annotate does not write, because it might hide a fault."""
+    these = "this entry" if len(proposal.undecided) == 1 else "these entries"
+    return f". --trainsafe-annotate does not write {these}"
 
 
 def _lead(proposal: Proposal) -> str:

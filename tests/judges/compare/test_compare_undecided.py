@@ -1,0 +1,105 @@
+"""A sum over ranks that no later tensor confirms is proposed with its other explanation: a bug."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from pytest_trainsafe.core.layout import Placement, axes_of
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judges.compare.compare import compare
+from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
+from pytest_trainsafe.judges.compare.declarations.propose import propose
+from pytest_trainsafe.judges.compare.rung import RungTraces
+from pytest_trainsafe.judges.compare.text.proposal import proposal_rows
+from pytest_trainsafe.trace.reader import Trace
+from tests.support.compare.traces import Bench, Edit, Record
+from tests.support.compare.undeclared_layouts import undeclared
+
+
+def terms(kind: str, module: str, axis: str) -> Edit:
+    """Each rank of `axis` holds a term of a sum, and everything else is right."""
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if (record.id.kind, record.id.module) != (kind, module):
+            return part
+        return record.tensor.to(part.dtype) * (0.25 if at[axis] else 0.75)
+
+    return edit
+
+
+def without_gradient(rung: RungTraces, module: str) -> RungTraces:
+    """The rung of a program whose loss is not computed from the output of `module`."""
+
+    def cut(trace: Trace) -> Trace:
+        ranks = [
+            dataclasses.replace(
+                rank,
+                tensors={
+                    id: event
+                    for id, event in rank.tensors.items()
+                    if (id.kind, id.module) != ("activation_grad", module)
+                },
+            )
+            for rank in trace.ranks
+        ]
+        return Trace(trace.path, trace.manifest, ranks)
+
+    return dataclasses.replace(rung, candidate=cut(rung.candidate), reference=cut(rung.reference))
+
+
+def over_tp(id: TensorId, placement: Placement) -> bool:
+    return "tp" in axes_of(placement)
+
+
+def proposed(rung: RungTraces) -> tuple[Proposal, str]:
+    found = propose(rung, compare(rung), ())
+    assert found is not None
+    rows = proposal_rows(found)
+    return found, " ".join(f"{label} {text}".strip() for label, text, _ in rows)
+
+
+@pytest.fixture
+def layer(bench: Bench) -> RungTraces:
+    edit = terms("activation", "norm", "tp")
+    return undeclared(bench.rung(Point.of(tp=2), edit, dtype="float64"), over_tp)
+
+
+def test_a_partial_output_whose_gradient_returns_is_decided(layer: RungTraces) -> None:
+    found, text = proposed(layer)
+    assert found.wanted == {"modules": {"norm": {"output": {"tp_partial": True}}}}
+    assert (found.undecided, found.certain) == ((), found.wanted)
+    assert "or run with --trainsafe-annotate" in text
+    assert "or a reduction" not in text
+
+
+def test_a_partial_output_that_the_loss_does_not_use_may_lack_a_reduction(
+    layer: RungTraces,
+) -> None:
+    found, text = proposed(without_gradient(layer, "norm"))
+    assert found.wanted == {"modules": {"norm": {"output": {"tp_partial": True}}}}
+    assert found.certain == {}
+    assert found.headline == "layouts are missing for 1 module, or a reduction is"
+    assert "or a reduction over tp is missing in norm.output" in text
+    assert text.endswith("--trainsafe-annotate does not write this entry")
+
+
+def test_losses_that_differ_between_ranks_with_the_same_samples_may_lack_a_reduction(
+    bench: Bench,
+) -> None:
+    edit = terms("loss", "", "tp")
+    found, text = proposed(undeclared(bench.rung(Point.of(tp=2), edit, dtype="float64"), over_tp))
+    assert found.wanted == {"loss": {"partial": ["tp"]}}
+    assert found.certain == {}
+    assert found.headline == "the layout of the loss is missing, or a reduction is"
+    assert "these ranks have the same samples" in text
+
+
+def test_losses_of_ranks_with_other_tokens_are_decided(bench: Bench) -> None:
+    edit = terms("loss", "", "cp")
+    found, _ = proposed(undeclared(bench.rung(Point.of(cp=2), edit, dtype="float64")))
+    assert found.wanted["loss"] == {"partial": ["cp"]}
+    assert found.undecided == ()

@@ -109,10 +109,16 @@ def wrong_rows(
 ) -> str:
     """The message if parts are longer ("overlap") or shorter ("hole") than the layout allows."""
     verb = "hold rows twice" if check == "overlap" else "leave rows that no rank holds"
-    return (
+    text = (
         f"the parts {verb}: {name_ranks(ranks)} {_hold(ranks)} {has} of the {length} rows {where}, "
         f"but the layout gives {due}"
     )
+    if has == due - 1 and length % due:  # rounded down where the layout gives the first ranks more
+        text += (
+            f". {length} rows cannot be cut evenly here: distribute the remainder, or exclude such "
+            "Points with @requires(divides(PARAMETER, AXIS)) at the program"
+        )
+    return text
 
 
 def _hold(ranks: Sequence[int]) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pytest_trainsafe.judges.contract import Judge, Judgement, JudgeOptions
+from pytest_trainsafe.judges.joint import JointJudgement, summary_of
 from pytest_trainsafe.judges.own_text import own_text
 from pytest_trainsafe.judges.sections import show
 from pytest_trainsafe.runs.traces import Runs, Traces
-from pytest_trainsafe.sweep.point_summary import PointSummary
 
 
 def judge_alone(
@@ -25,12 +25,8 @@ def judge_alone(
     accept = frozenset((*given.accept, *case.settings.accept))
     runs.start(judge.required_runs(case))
     judgement = judge.judge(case, runs, JudgeOptions(given.loosen, accept, given.expect))
-    artefacts = dict(getattr(judgement, "artefacts", {}))
-    summary: PointSummary | None = getattr(judgement, "summary", None)
-    if artefacts or summary is not None:
-        made = summary or {"point": str(case.point), "verdict": judgement.verdict}
-        if traces.runs.publish is not None:
-            traces.runs.publish(made | {"artefacts": artefacts} if artefacts else made)
+    if traces.runs.publish is not None:
+        traces.runs.publish(summary_of(JointJudgement([judgement]), case))
     return judgement
 
 

@@ -68,7 +68,7 @@ def judge_case(
         more = (_explain(each, case, runs, options, lead) for each in every)
         joint = replace(joint, judgements=[*joint.judgements, *filter(None, more)])
     if candidate.runs.publish is not None:
-        candidate.runs.publish(_summary(joint, case))
+        candidate.runs.publish(summary_of(joint, case))
     return joint
 
 
@@ -88,7 +88,7 @@ def _explain(
     return found
 
 
-def _summary(joint: JointJudgement, case: Case) -> PointSummary:
+def summary_of(joint: JointJudgement, case: Case) -> PointSummary:
     """The Point's summary: that of the first judge with one, with the verdict and notes of all.
 
     It has the rungs of all judges.  If another judge's verdict is worse, its first finding is the

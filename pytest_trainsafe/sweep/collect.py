@@ -214,6 +214,10 @@ def _complaint(
     return None
 
 
+#: What else there is for the axis dtype.
+_OF_DTYPES = ", or choose the dtypes of all tests with --trainsafe-dtype"
+
+
 def cover_complaint(strength: int, found: Sequence[Cell]) -> str | None:
     """The error if no collected test has enough axes for a covering design, else None.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_trainsafe.align.words import describe, name_rows
+from pytest_trainsafe.align.words import describe, name_rows, wrong_rows
 from pytest_trainsafe.core.layout import Slices
 
 
@@ -22,3 +22,12 @@ def test_a_rank_without_rows_says_so() -> None:
     placement = Slices((((3, 3, 1),),), (16,), ("tp",))
 
     assert describe((placement,)) == "rows none of 16 in dimension 0 by slices over tp"
+
+
+def test_a_size_that_ranks_cannot_share_evenly_names_the_rule_that_excludes_it() -> None:
+    short = wrong_rows("hole", [0, 1], 10, 11, 32, "of dimension 0")
+    halved = wrong_rows("hole", [0], 8, 16, 32, "of dimension 0")
+
+    assert "hold 10 of the 32 rows of dimension 0, but the layout gives 11. 32 rows" in short
+    assert short.endswith("with @requires(divides(PARAMETER, AXIS)) at the program")
+    assert "divides" not in halved

@@ -129,8 +129,16 @@ def test_an_axis_that_no_collected_test_declares_is_an_error(swept):
         [
             "--trainsafe-sweep: *no* test declares the axis 'laiers'; did you mean 'layers'?",
             "  declared axes: tp, cp, layers",
+            "  a sweep gives other values to axes of markers: add laiers=[[]...[]] to one",
         ]
     )
+
+
+def test_a_sweep_of_dtypes_that_no_test_declares_names_the_option_for_dtypes(swept):
+    result = swept.runpytest_inprocess("--trainsafe-sweep", "dtype=exact")
+
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*add dtype=[[]...[]] to one, or *with --trainsafe-dtype"])
 
 
 def test_an_axis_that_only_some_tests_declare_does_not_change_the_others(swept):

@@ -66,6 +66,21 @@ def test_a_passing_point_in_a_failing_test_is_an_error_with_its_figures() -> Non
     assert len(families([outcome])) == 1
 
 
+def test_an_assertion_that_compares_nothing_gives_the_point_its_worse_verdict() -> None:
+    rung = {"dtype": "float64", "tensors": 3, "worst": 0.5, "worst_name": "w"}
+    compared = summary(rungs=[rung])
+    waits = {"judge": "schedules", "check": "wait", "where": "all_reduce", "pattern": ""}
+    failing = summary(verdict="fail", first=waits)
+
+    (alone,) = outcomes([report("failed", properties=[failing])])
+    (both,) = outcomes([report("failed", properties=[compared, failing])])
+    (passed,) = outcomes([report(properties=[compared, summary()])])
+
+    assert (alone.verdict, alone.first.where, alone.tensors) == ("fail", "all_reduce", ())
+    assert (both.verdict, both.first.where, both.tensors) == ("fail", "all_reduce", (3,))
+    assert (passed.verdict, passed.tensors) == ("pass", (3,))
+
+
 def test_a_failing_verdict_in_a_passing_test_is_in_no_family() -> None:
     found = outcomes([report(properties=[summary(verdict="fail")])])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -145,11 +145,28 @@ def _of_test(nodeid: str, test: _Test) -> list[Outcome]:
         for summary in test.summaries.values()
         if summary.get("verdict") in VERDICTS
     ]
+    made = _joined(made)
     explained = any(outcome.verdict in ("fail", "inconclusive") for outcome in made)
     if test.failed and test.marked and not explained:
         judged = next((outcome for outcome in made if outcome.verdict == "pass"), None)
         made = [_error(nodeid, test, judged)]
     return made
+
+
+def _joined(made: Sequence[Outcome]) -> list[Outcome]:
+    """The Outcomes of one test; an assertion that compared no tensor has one only by itself.
+
+    If the test also compared the Point, that Outcome has the worse of the two verdicts.
+    """
+    rows = [outcome for outcome in made if outcome.tensors]
+    for outcome in (each for each in made if not each.tensors):
+        at = next((i for i, row in enumerate(rows) if row.point == outcome.point), None)
+        if at is None:
+            rows.append(outcome)
+        elif VERDICTS.index(outcome.verdict) < VERDICTS.index(rows[at].verdict):
+            verdict, reason, first = outcome.verdict, outcome.reason, outcome.first
+            rows[at] = replace(rows[at], verdict=verdict, reason=reason, first=first)
+    return rows
 
 
 def _error(nodeid: str, test: _Test, judged: Outcome | None) -> Outcome:

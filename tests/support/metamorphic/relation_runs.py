@@ -35,6 +35,7 @@ class RelationRuns:
         self.seconds: dict[str, float] = {}
         self.reused: dict[str, bool] = {}
         self.specs: set[RunSpec] = set()
+        self.publish = None
 
     def start(self, spec: RunSpec) -> Future[Run]:
         """A future whose Run is made when its result is requested."""

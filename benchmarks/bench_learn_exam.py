@@ -298,7 +298,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, help="Write the rows to this file, as JSON")
     halves = parser.add_mutually_exclusive_group()
     halves.add_argument("--half", type=int, metavar="SEED", help="A random half of the cases")
-    halves.add_argument("--other-half", type=int, metavar="SEED", help="The cases --half leaves out")
+    halves.add_argument("--other-half", type=int, metavar="SEED", help="What --half leaves out")
     parser.add_argument("--columns", nargs="*", choices=COLUMNS, default=COLUMNS)
     parser.add_argument("--names", nargs="*", help="These cases only")
     asked = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Chooses the ranks to compare with each other, and joins their records."""
+"""Chooses the ranks to compare with each other and their common steps, and joins their records."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import numpy as np
 
 from pytest_trainsafe.judges.learn.columns.frame import Frame, Ints, Keys, Records, combine
 from pytest_trainsafe.judges.learn.conditions import Feature, joined
+
+#: More than any number of steps.
+_NO_END = 2**62
 
 #: Meta variables that number all ranks, not the ranks along one axis.
 _WHOLE = {"rank", "local_rank", "global_rank"}
@@ -34,6 +37,40 @@ def rank_pairs(frames: Sequence[Frame]) -> list[tuple[Frame, Frame]]:
         for line in lines.values():
             pairs += itertools.pairwise([ordered[index] for _, index in sorted(line)])
     return pairs
+
+
+def common_steps(one: Frame, other: Frame) -> tuple[int, bool]:
+    """The number of the first step of one rank that is not the same step of the other.
+
+    Ranks may train for different numbers of steps in an epoch, or in a use of torch's `Join`: then
+    all later steps with equal numbers are different ones.  If both ranks end with that epoch, the
+    second value is True, unless it is in `Join`: one rank may wait for the other in that step.
+    """
+    blocks = [_blocks(frame) for frame in (one, other)]
+    for at, (mine, its) in enumerate(zip(*blocks, strict=False)):
+        if len(mine[1]) != len(its[1]):
+            last = all(at + 1 == len(each) for each in blocks)
+            return min(mine[1][-1], its[1][-1]) + 1, last and mine[0] is its[0] is None
+    return _NO_END, True
+
+
+def _blocks(frame: Frame) -> list[tuple[object, list[int]]]:
+    """The steps that ended in each use of `Join` (None outside of one) and each epoch, in order."""
+    where: dict[int, tuple[object, object]] = {}
+    for meta in frame.table.metas:
+        step = meta.get("step")
+        if isinstance(step, int):
+            join, epoch = where.get(step, (None, None))
+            where[step] = meta.get("join", join), meta.get("epoch", epoch)
+    found: list[tuple[object, list[int]]] = []
+    before: object = ()
+    for step in frame.steps["step"].tolist():
+        key = where.get(step, (None, None))
+        if key != before:
+            found.append((key[0], []))
+            before = key
+        found[-1][1].append(step)
+    return found
 
 
 def coordinates(frame: Frame) -> Mapping[str, int]:

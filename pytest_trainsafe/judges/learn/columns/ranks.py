@@ -46,29 +46,30 @@ def common_steps(one: Frame, other: Frame) -> tuple[int, bool]:
     all later steps with equal numbers are different ones.  If both ranks end with that epoch, the
     second value is True, unless it is in `Join`: one rank may wait for the other in that step.
     """
-    blocks = [_blocks(frame) for frame in (one, other)]
-    for at, (mine, its) in enumerate(zip(*blocks, strict=False)):
+    both = [blocks(frame) for frame in (one, other)]
+    for at, (mine, its) in enumerate(zip(*both, strict=False)):
         if len(mine[1]) != len(its[1]):
-            last = all(at + 1 == len(each) for each in blocks)
-            return min(mine[1][-1], its[1][-1]) + 1, last and mine[0] is its[0] is None
+            last = all(at + 1 == len(each) for each in both)
+            return min(mine[1][-1], its[1][-1]) + 1, last and mine[0][0] is its[0][0] is None
     return _NO_END, True
 
 
-def _blocks(frame: Frame) -> list[tuple[object, list[int]]]:
-    """The steps that ended in each use of `Join` (None outside of one) and each epoch, in order."""
+def blocks(frame: Frame) -> list[tuple[tuple[object, object], list[int]]]:
+    """The steps that ended in each use of `Join` and each epoch, which are their key, in order.
+
+    Outside of a use of `Join`, or of an epoch, None stands for it.
+    """
     where: dict[int, tuple[object, object]] = {}
     for meta in frame.table.metas:
         step = meta.get("step")
         if isinstance(step, int):
             join, epoch = where.get(step, (None, None))
             where[step] = meta.get("join", join), meta.get("epoch", epoch)
-    found: list[tuple[object, list[int]]] = []
-    before: object = ()
+    found: list[tuple[tuple[object, object], list[int]]] = []
     for step in frame.steps["step"].tolist():
         key = where.get(step, (None, None))
-        if key != before:
-            found.append((key[0], []))
-            before = key
+        if not found or key != found[-1][0]:
+            found.append((key, []))
         found[-1][1].append(step)
     return found
 

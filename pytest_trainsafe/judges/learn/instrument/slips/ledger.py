@@ -16,6 +16,7 @@ from pytest_trainsafe.judges.learn.instrument.slips.copies import Copies
 from pytest_trainsafe.judges.learn.instrument.slips.data import Data
 from pytest_trainsafe.judges.learn.instrument.slips.gradients import Gradients
 from pytest_trainsafe.judges.learn.instrument.slips.loading import Loading
+from pytest_trainsafe.judges.learn.instrument.slips.losses import Losses
 from pytest_trainsafe.judges.learn.instrument.slips.models import Models
 from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     Moment,
@@ -50,7 +51,7 @@ class Ledger:
         self._training = Training(self._slip, models, digest, weights)
         self._told: dict[str, int] = {}
         gradients = Gradients(self._training)
-        others = (Models, Schedules, Data, Loading, Recompute, Replicas, Weights)
+        others = (Losses, Models, Schedules, Data, Loading, Recompute, Replicas, Weights)
         self._watchers: list[Watcher] = [gradients, Copies(self._training, gradients)]
         self._watchers += [each(self._training) for each in others]
         self._of_kind: dict[str, list[Watcher]] = defaultdict(list)

@@ -58,7 +58,7 @@ _BY_METHOD: Sequence[tuple[type, Mapping[str, str]]] = (
 #: The kinds that a role of its own has.
 _BY_ROLE = (
     *("module", "checkpoint", "iter", "next", "init", "permuted", "dropout"),
-    *("average", "replicated"),
+    *("loss", "average", "replicated"),
 )
 
 

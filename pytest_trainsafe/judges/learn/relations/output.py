@@ -46,6 +46,7 @@ _LOADS, _LENGTH = ".load_state_dict", ".length"
 _LEAST = 0.2
 #: Names of arguments that are limits.  Other arguments exceed a result only by coincidence.
 _LIMIT = re.compile(r"max|limit|bound|size")
+_CLIPS = re.compile(r"\.clip_grads?_")
 #: Names of limits on a number of things.  They do not limit a norm.
 _COUNT = re.compile(r"length|size|steps|tokens|epochs")
 #: The relative amount by which rounding may let a number exceed its bound.
@@ -262,7 +263,8 @@ def _proposed(frame: Frame, group: CallGroup) -> Iterator[Hypothesis]:
             elif frame.numbers(other, "value")[1].any() and _LIMIT.search(of):
                 counts = _COUNT.search(of)
                 for name in _AT_MOST:
-                    if name == "norm" and counts:
+                    # Clipping returns the norm that the gradients had before.
+                    if name == "norm" and (counts or _CLIPS.search(group.api)):
                         continue
                     yield _claim(group.api, "at_most", place, name, of)
 

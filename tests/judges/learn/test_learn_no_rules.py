@@ -10,6 +10,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from pytest_trainsafe import observe
 from pytest_trainsafe.judges.learn.columns.frame import Frame
 from pytest_trainsafe.judges.learn.events.table import Table
+from pytest_trainsafe.judges.learn.evidence import Evidence
+from pytest_trainsafe.judges.learn.invariant import hypothesis
 from tests.support.learn.observed_programs import RULES
 from tests.support.learn.observing import Kept
 
@@ -59,3 +61,21 @@ def test_what_a_collective_is_given_to_write_to_is_not_read() -> None:
     assert sent is not None
     assert (given.digest, given.shape) == (0, (2,))
     assert sent.digest
+
+
+def test_a_function_of_nothing_that_requires_gradients_has_no_rule_on_them() -> None:
+    def frame(requires: bool, graded: bool) -> Frame:
+        weight = torch.ones(2, 2, requires_grad=requires)
+        with observe(["torch.nn.functional.linear"]) as observation, torch.set_grad_enabled(graded):
+            for _ in range(4):
+                nn.functional.linear(torch.ones(1, 2), weight)
+        return Frame(observation.table)
+
+    rule = RULES["output"]
+    claim = hypothesis("output", api="torch.nn.functional.linear", form="no_grad", place="result")
+    for requires, graded, judged in ((False, True, 0), (True, False, 4), (True, True, 4)):
+        evidence = Evidence()
+        rule.examples([frame(requires, graded)], [claim], evidence)
+        counts = evidence.counts().get(claim, [])
+        assert sum(passed + failed for _, passed, failed in counts) == judged
+        assert bool(sum(failed for _, _, failed in counts)) is (requires and graded)

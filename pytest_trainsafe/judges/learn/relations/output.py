@@ -280,8 +280,8 @@ def _passed(frame: Frame, group: CallGroup, claim: Hypothesis) -> tuple[Bools, B
         tensor = frame.bits(slot, IS_TENSOR)
         bit = {"finite": FINITE, "nonzero": ZERO}.get(form, REQUIRES_GRAD)
         found = frame.bits(slot, bit)
-        if form == "requires_grad":
-            # If no argument requires gradients, the result need not either.
+        if _asks_arguments(claim):
+            # If no argument requires gradients, the result need not, or cannot.
             tensor &= np.any(
                 [
                     frame.bits(other, REQUIRES_GRAD)
@@ -328,7 +328,7 @@ def _judged(call: Call, claim: Hypothesis) -> bool | None:
         return None
     facts = value.tensor
     if form in _FLAGS:
-        if facts is None or (form == "requires_grad" and not _depends(call)):
+        if facts is None or (_asks_arguments(claim) and not _depends(call)):
             return None
         return {
             "finite": facts.finite,
@@ -358,6 +358,15 @@ def _judged(call: Call, claim: Hypothesis) -> bool | None:
         return None if key is None or of is None else key == of
     number, bound = number_of(value, name), number_of(other)
     return None if number is None or bound is None else bool(_within(_one(number), _one(bound))[0])
+
+
+def _asks_arguments(claim: Hypothesis) -> bool:
+    """Whether a claim is judged only where some argument requires gradients.
+
+    The result of a function of torch depends on nothing else, as that of a module does.
+    """
+    function = claim.text("api").startswith("torch.nn.functional.")
+    return claim["form"] == "requires_grad" or (claim["form"] == "no_grad" and function)
 
 
 def _depends(call: Call) -> bool:

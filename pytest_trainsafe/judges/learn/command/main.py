@@ -134,8 +134,12 @@ def _live(
             said.add(violation.invariant.id)
             print(f"step {violation.step}: {rule_text(violation, known)}", file=sys.stderr)
 
-    source = {"program": script.program, "setting": script.setting}
-    return [RanksVerifier(packs, known, folder, rank(), world(), report, **source)]
+    verifier = RanksVerifier(
+        *(packs, known, folder, rank(), world(), report),
+        program=script.program,
+        setting=script.setting,
+    )
+    return [verifier]
 
 
 def _import(given: argparse.Namespace) -> int:

@@ -16,7 +16,8 @@ variants differ.  A message names the true cause as `_exam_causes.py` says.
 Every learned pack is written to a file and loaded again.
 
 `--rows FILE` keeps a row for each program and pack, also while it counts.  `--half SEED` takes a
-random half of the cases and of the programs without a mistake.  Runs are kept in `.bench`.
+random half of the cases and of the programs without a mistake, and `--other-half SEED` takes those
+that `--half SEED` leaves out.  Runs are kept in `.bench`.
 """
 
 from __future__ import annotations
@@ -286,11 +287,18 @@ def summary(rows: Sequence[Row]) -> list[tuple[object, ...]]:
     return lines
 
 
+def _half(seed: int) -> tuple[Sequence[Case], Sequence[Program]]:
+    draw = random.Random(seed)
+    return draw.sample(CASES, len(CASES) // 2), draw.sample(HEALTHY, len(HEALTHY) // 2)
+
+
 def main() -> None:
     """Count the exam."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=Path, help="Write the rows to this file, as JSON")
-    parser.add_argument("--half", type=int, metavar="SEED", help="A random half of the cases")
+    halves = parser.add_mutually_exclusive_group()
+    halves.add_argument("--half", type=int, metavar="SEED", help="A random half of the cases")
+    halves.add_argument("--other-half", type=int, metavar="SEED", help="What --half leaves out")
     parser.add_argument("--columns", nargs="*", choices=COLUMNS, default=COLUMNS)
     parser.add_argument("--names", nargs="*", help="These cases only")
     asked = parser.parse_args()
@@ -302,9 +310,11 @@ def main() -> None:
         cases = [case for case in CASES if case.name in asked.names]
         healthy = [each for each in HEALTHY if each.name in asked.names]
     if asked.half is not None:
-        draw = random.Random(asked.half)
-        cases = draw.sample(CASES, len(CASES) // 2)
-        healthy = draw.sample(HEALTHY, len(HEALTHY) // 2)
+        cases, healthy = _half(asked.half)
+    if asked.other_half is not None:
+        counted = {each.name for half in _half(asked.other_half) for each in half}
+        cases = [case for case in CASES if case.name not in counted]
+        healthy = [each for each in HEALTHY if each.name not in counted]
     rows: list[Row] = []
     with session(Settings()) as opened, tempfile.TemporaryDirectory() as folder:
         bench = Bench(KeptRuns(opened), cases, healthy, asked.columns, Path(folder))

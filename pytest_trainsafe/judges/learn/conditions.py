@@ -3,7 +3,8 @@
 An example has one record (a call, a change) or several (the same variable on two ranks).  Its
 features map the names of the records' fields to values.  If the records agree on a field, it has
 their value, or `Mark.SAME` if the value can never matter.  If they differ, it has `Mark.DIFFERENT`.
-A field that one of the records lacks is left out.
+A field that one of the records lacks is left out.  A context manager is active only where it is
+recorded, so an `ACTIVE` field that a record lacks is False.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_trainsafe.judges.learn.events.events import Plain
+from pytest_trainsafe.judges.learn.events.events import ACTIVE, Plain
 
 
 class Mark(enum.Enum):
@@ -48,9 +49,9 @@ class Condition:
 
     def holds(self, features: Features) -> bool:
         """Whether an example with these values of its fields meets the condition."""
-        if self.field not in features:
+        if self.field not in features and not self.field.startswith(ACTIVE):
             return False
-        found = features[self.field]
+        found = features.get(self.field, False)
         if self.kind == "constant":
             return type(found) is type(self.value) and found == self.value
         if self.kind == "consistent":
@@ -121,11 +122,14 @@ def conditions_of(features: Features, several: bool) -> Iterable[Condition]:
 
 def joined(first: Features, second: Features) -> dict[str, Feature]:
     """The features (values by field) of an example with two records, from those of each record."""
-    return {
-        field: found if _same(found, second[field]) else Mark.DIFFERENT
-        for field, found in first.items()
+    found = {
+        field: value if _same(value, second[field]) else Mark.DIFFERENT
+        for field, value in first.items()
         if field in second
     }
+    alone = first.keys() ^ second.keys()
+    found.update((field, Mark.DIFFERENT) for field in alone if field.startswith(ACTIVE))
+    return found
 
 
 def _same(one: Feature, other: Feature) -> bool:

@@ -15,7 +15,7 @@ from pytest_trainsafe.judges.learn.events.events import Call, Change, Plain, Val
 from pytest_trainsafe.judges.learn.names import family
 
 #: Meta variables that are numbers.  `context_features` derives features from some of them.
-_NUMBERS = {"step", "microbatch", "epoch", "rank", "world_size"}
+_NUMBERS = {"step", "microbatch", "epoch", "join", "rank", "world_size"}
 
 #: Meta variables whose values say in which context training runs.
 CONTEXT_FIELDS = frozenset({"phase", "autocast", "no_grad", "inference", "training"})

@@ -1,4 +1,4 @@
-"""A replicated CNN with batch normalisation, whose buffers DDP broadcasts."""
+"""A replicated CNN with batch normalisation, whose buffers DDP broadcasts, and a sampler."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def train(ctx: Context, steps: int = 5, channels: int = 6, lr: float = 3e-3) -> 
     from torch import nn
     from torch.nn import functional as F
     from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
     torch.manual_seed(ctx.seed)
     model = nn.Sequential(
@@ -29,16 +30,17 @@ def train(ctx: Context, steps: int = 5, channels: int = 6, lr: float = 3e-3) -> 
     replica = DistributedDataParallel(model, process_group=ctx.group("dp"), bucket_cap_mb=1)
     optimizer = torch.optim.Adam(replica.parameters(), lr=lr)
     ctx.watch(replica, optimizer, level="step")
-    data = torch.Generator().manual_seed(31 + ctx.seed + 7 * ctx.rank)
+    count = 12 * steps * ctx.world_size
+    labels = torch.randint(2, (count,))
+    pictures = torch.zeros(count, 1, 8, 8)
+    pictures[:, :, 2:6, 2:6] = 1.0
+    pictures[labels == 1, :, 3:5, 3:5] = 0.0
+    data = TensorDataset(pictures + 0.3 * torch.randn(count, 1, 8, 8), labels)
+    sampler: DistributedSampler[object] = DistributedSampler(data, ctx.world_size, ctx.rank)
     outcome = Outcome()
-    for step in range(steps):
+    for step, (noisy, kinds) in enumerate(DataLoader(data, batch_size=12, sampler=sampler)):
         with ctx.step():
             model.train()
-            kinds = torch.randint(2, (12,), generator=data)
-            pictures = torch.zeros(12, 1, 8, 8)
-            pictures[:, :, 2:6, 2:6] = 1.0
-            pictures[kinds == 1, :, 3:5, 3:5] = 0.0
-            noisy = pictures + 0.3 * torch.randn(12, 1, 8, 8, generator=data)
             optimizer.zero_grad()
             loss = F.cross_entropy(replica(noisy), kinds)
             loss.backward()  # type: ignore[no-untyped-call]

@@ -117,10 +117,10 @@ def _check_ranks(
         by_claim: dict[Hypothesis, list[Watch]] = {}
         for watch in group:
             by_claim.setdefault(watch.claim, []).append(watch)
-        relations[name].examples(frames, list(by_claim), _Judged(by_claim))
+        relations[name].examples(frames, list(by_claim), Judged(by_claim))
 
 
-class _Judged:
+class Judged:
     """Receives the examples that a relation finds, and judges them.
 
     Several invariants may share a claim.  Each has a Watch in `watches`, which judges those

@@ -37,9 +37,10 @@ class Verifier:
 
     With `on_violation="raise"`, the event that shows the first violation raises InvariantViolation;
     with "collect", violations are collected in `violations`.  Relations that compare ranks are not
-    checked here: they need the tables of all ranks (see `offline.check`).  Invariants with less
-    confidence than `min_confidence` are not checked.  `program` is the name of the checked program
-    and `setting` its configuration: invariants that were learned from it have more confidence.
+    checked here: `ranks.RanksVerifier` does while the ranks train, and `offline.check` afterwards.
+    Invariants with less confidence than `min_confidence` are not checked.  `program` is the name of
+    the checked program and `setting` its configuration: invariants that were learned from it have
+    more confidence.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Chooses the ranks to compare with each other, and joins their records."""
+"""Chooses the ranks to compare with each other and their common steps, and joins their records."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import numpy as np
 
 from pytest_trainsafe.judges.learn.columns.frame import Frame, Ints, Keys, Records, combine
 from pytest_trainsafe.judges.learn.conditions import Feature, joined
+
+#: More than any number of steps.
+_NO_END = 2**62
 
 #: Meta variables that number all ranks, not the ranks along one axis.
 _WHOLE = {"rank", "local_rank", "global_rank"}
@@ -34,6 +37,41 @@ def rank_pairs(frames: Sequence[Frame]) -> list[tuple[Frame, Frame]]:
         for line in lines.values():
             pairs += itertools.pairwise([ordered[index] for _, index in sorted(line)])
     return pairs
+
+
+def common_steps(one: Frame, other: Frame) -> tuple[int, bool]:
+    """The number of the first step of one rank that is not the same step of the other.
+
+    Ranks may train for different numbers of steps in an epoch, or in a use of torch's `Join`: then
+    all later steps with equal numbers are different ones.  If both ranks end with that epoch, the
+    second value is True, unless it is in `Join`: one rank may wait for the other in that step.
+    """
+    both = [blocks(frame) for frame in (one, other)]
+    for at, (mine, its) in enumerate(zip(*both, strict=False)):
+        if len(mine[1]) != len(its[1]):
+            last = all(at + 1 == len(each) for each in both)
+            return min(mine[1][-1], its[1][-1]) + 1, last and mine[0][0] is its[0][0] is None
+    return _NO_END, True
+
+
+def blocks(frame: Frame) -> list[tuple[tuple[object, object], list[int]]]:
+    """The steps that ended in each use of `Join` and each epoch, which are their key, in order.
+
+    Outside of a use of `Join`, or of an epoch, None stands for it.
+    """
+    where: dict[int, tuple[object, object]] = {}
+    for meta in frame.table.metas:
+        step = meta.get("step")
+        if isinstance(step, int):
+            join, epoch = where.get(step, (None, None))
+            where[step] = meta.get("join", join), meta.get("epoch", epoch)
+    found: list[tuple[tuple[object, object], list[int]]] = []
+    for step in frame.steps["step"].tolist():
+        key = where.get(step, (None, None))
+        if not found or key != found[-1][0]:
+            found.append((key, []))
+        found[-1][1].append(step)
+    return found
 
 
 def coordinates(frame: Frame) -> Mapping[str, int]:

@@ -23,7 +23,7 @@ import torch
 
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file
 from pytest_trainsafe.errors import TrainsafeError
-from pytest_trainsafe.judges.learn.events.events import Plain
+from pytest_trainsafe.judges.learn.events.events import Listener, Plain
 from pytest_trainsafe.judges.learn.events.file import read_table
 from pytest_trainsafe.judges.learn.fields import MAX_TEXT
 from pytest_trainsafe.judges.learn.run import ObservedRun
@@ -90,9 +90,16 @@ def world() -> int:
     return _number("WORLD_SIZE", 1)
 
 
-def collect(script: Script, folder: Path, observe: Observe, patience: float = PATIENCE) -> None:
+def collect(
+    script: Script,
+    folder: Path,
+    observe: Observe,
+    patience: float = PATIENCE,
+    listeners: Sequence[Listener] = (),
+) -> None:
     """Run a script and write what it did to `folder`, which is complete once rank 0 returns.
 
+    `listeners` receive this rank's events while the script runs.
     Raises CollectError if the script does not exist or fails, also on another rank.
     """
     if not script.path.is_file():
@@ -104,7 +111,7 @@ def collect(script: Script, folder: Path, observe: Observe, patience: float = PA
     fixed: dict[str, Plain] = {"rank": rank(), "world_size": world()}
     if world() > 1:
         fixed[f"{script.axis}_rank"] = rank()
-    with resolve_name(_OBSERVING)(partial, rank(), fixed, observe):
+    with resolve_name(_OBSERVING)(partial, rank(), fixed, observe, listeners):
         _run(script)
     partial.replace(final)
     if not rank():

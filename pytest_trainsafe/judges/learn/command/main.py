@@ -12,11 +12,13 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pytest_trainsafe.errors import TrainsafeError
+from pytest_trainsafe.judges.learn.check.ranks import RanksVerifier
+from pytest_trainsafe.judges.learn.check.verifier import message as rule_text
 from pytest_trainsafe.judges.learn.command.collect import (
     CollectError,
     Script,
@@ -26,9 +28,11 @@ from pytest_trainsafe.judges.learn.command.collect import (
     script_of,
     world,
 )
-from pytest_trainsafe.judges.learn.packs.pack import write_pack
+from pytest_trainsafe.judges.learn.events.events import Listener
+from pytest_trainsafe.judges.learn.packs.pack import Pack, write_pack
 from pytest_trainsafe.judges.learn.packs.traincheck import read_traincheck
 from pytest_trainsafe.judges.learn.registry import relations
+from pytest_trainsafe.judges.learn.relation import Relation
 from pytest_trainsafe.judges.learn.text import lines_of, message
 from pytest_trainsafe.judges.learn.use.deploy import (
     FOLDER,
@@ -38,6 +42,7 @@ from pytest_trainsafe.judges.learn.use.deploy import (
 )
 from pytest_trainsafe.judges.learn.use.from_tests import learn_pack
 from pytest_trainsafe.judges.learn.use.judged import judge_packs
+from pytest_trainsafe.judges.learn.watch import Violation
 from pytest_trainsafe.trace.run_spec import Observe
 
 DONE, BROKEN, UNKNOWN = 0, 1, 2
@@ -100,7 +105,8 @@ def _check(given: argparse.Namespace, script: Script) -> int:
     with tempfile.TemporaryDirectory() as own:
         shared = given.root / FOLDER / RUNS.format("check") if world() > 1 else Path(own)
         folder = script.folder(shared)
-        collect(script, folder, observation_of(packs, known))
+        live = _live(packs, known, script, folder / "live")
+        collect(script, folder, observation_of(packs, known), listeners=live)
         if rank():
             return DONE
         runs = [run for run in kept_runs(shared) if run.source == (script.program, script.setting)]
@@ -113,6 +119,27 @@ def _check(given: argparse.Namespace, script: Script) -> int:
         return DONE
     print(message(found))
     return BROKEN if found.verdict == "fail" else UNKNOWN
+
+
+def _live(
+    packs: Sequence[Pack], known: Mapping[str, Relation], script: Script, folder: Path
+) -> Sequence[Listener]:
+    """What says while ranks train, and not only at the end, that a rule between them is broken."""
+    if world() == 1:
+        return ()
+    said: set[str] = set()
+
+    def report(violation: Violation) -> None:
+        if violation.invariant.id not in said:
+            said.add(violation.invariant.id)
+            print(f"step {violation.step}: {rule_text(violation, known)}", file=sys.stderr)
+
+    verifier = RanksVerifier(
+        *(packs, known, folder, rank(), world(), report),
+        program=script.program,
+        setting=script.setting,
+    )
+    return [verifier]
 
 
 def _import(given: argparse.Namespace) -> int:

@@ -16,6 +16,9 @@ Plain = bool | int | float | str | None
 #: The longest text of a plain value, in characters.
 MAX_TEXT = 200
 
+#: The meta variable of an active context manager is True, and has this and its name as a name.
+ACTIVE = "active."
+
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:

@@ -88,6 +88,10 @@ SLIPS = {
         "weight decay is not for biases and norms only",
         "the condition that divides parameters into groups is the wrong way round",
     ),
+    "tokens-unweighted": Known(
+        "micro-batches of a step are weighted by their numbers of labels, if some are ignored",
+        "each micro-batch's loss is averaged over its own tokens, and not over all of the step",
+    ),
     # Models.
     "unregistered": Known(
         "a module with parameters runs inside a model that contains it",
@@ -138,6 +142,10 @@ SLIPS = {
     "recomputed-otherwise": Known(
         "recomputation draws the same random numbers as the forward",
         "checkpoint is called with preserve_rng_state=False, so dropout differs in the backward",
+    ),
+    "adapted-and-trained": Known(
+        "a weight to which a trained adapter adds is frozen, if other weights are",
+        "the loop that freezes the base model leaves out a weight, such as a packed projection",
     ),
     # Averages.
     "average-never-updated": Known(
@@ -195,6 +203,14 @@ SLIPS = {
     "seeded-again": Known(
         "no seed that was set before is set again during the training",
         "a function that sets all seeds is called in each epoch or step, and repeats the draws",
+    ),
+    "orders-apart": Known(
+        "a loader of labels alone has the order of the loader that it is read with",
+        "inputs and labels are shuffled by two loaders, which draw two orders",
+    ),
+    "workers-alike": Known(
+        "the workers of a loader do not share a random generator of the dataset",
+        "each worker has a copy of the generator, so they draw the same: worker_init_fn is missing",
     ),
     # Loading and initialisation.
     "optimizer-not-resumed": Known(

@@ -22,6 +22,7 @@ from pytest_trainsafe.judges.learn.conditions import (
     Precondition,
     conditions_of,
 )
+from pytest_trainsafe.judges.learn.events.events import ACTIVE
 from pytest_trainsafe.judges.learn.evidence import Counts
 
 #: The most scenarios of a precondition, and the most splits on the way to one of them.
@@ -46,6 +47,7 @@ def deduce(counts: Counts, several: bool, forbidden: Callable[[str], bool]) -> D
     A passing example is not covered if a failing one has the same features.  `several` says whether
     examples have several records.  `forbidden` says whether a precondition must not read a field.
     """
+    counts = _with_inactive(counts)
     passing = [(features, passed) for features, passed, failed in counts if passed and not failed]
     failing = [features for features, _, failed in counts if failed]
     total = sum(passed for _, passed, _ in counts)
@@ -63,6 +65,15 @@ def deduce(counts: Counts, several: bool, forbidden: Callable[[str], bool]) -> D
         key=lambda part: [condition.order for condition in part],
     )
     return Deduced(Precondition(tuple(parts)), covered)
+
+
+def _with_inactive(counts: Counts) -> Counts:
+    """The same with False for each context manager that is active in other examples only."""
+    names = {field for features, _, _ in counts for field in features if field.startswith(ACTIVE)}
+    inactive = dict.fromkeys(sorted(names), False)
+    if not inactive:
+        return counts
+    return [({**inactive, **features}, passed, failed) for features, passed, failed in counts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +177,8 @@ class _Search:
         "exist"; all conditions.  Conditions on arguments are avoided, because they often describe
         the same context by values that only one program has.
         """
-        context = [each for each in common if "." not in each.field and each.kind != "exist"]
         values = [each for each in common if each.kind != "exist"]
+        context = [e for e in values if "." not in e.field or e.field.startswith(ACTIVE)]
         for conditions in (context, values):
             broken = 0
             for condition in conditions:

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 import torch
 
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
-from pytest_trainsafe.judges.learn.events.events import Plain
+from pytest_trainsafe.judges.learn.events.events import ACTIVE, Plain
 from pytest_trainsafe.judges.learn.instrument.describe import as_plain
 from pytest_trainsafe.judges.learn.instrument.facts import dtype_name
+from pytest_trainsafe.judges.learn.instrument.patching.contexts import Contexts
 
 #: Meta variables that a program may set under their own names; others become "user.NAME".
 TIME = ("step", "epoch", "microbatch")
@@ -37,6 +38,7 @@ class Meta:
         self._user: dict[str, Plain] = {}
         self._changes = 0
         self._known: dict[tuple[object, ...], Mapping[str, Plain]] = {}
+        self.contexts = Contexts()
         self._devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
     def set_user(self, name: str, value: Plain) -> None:
@@ -57,6 +59,7 @@ class Meta:
         key = (
             *(self.step, self.microbatch, self.epoch, phase, training),
             *(autocast, gradients, inference, self._changes),
+            *(self.contexts.names, self.contexts.join),
         )
         known = self._known.get(key)
         if known is None:
@@ -72,6 +75,8 @@ class Meta:
                 "autocast": None if autocast is None else dtype_name(autocast),
                 "no_grad": not gradients,
                 "inference": inference,
+                **({} if self.contexts.join is None else {"join": self.contexts.join}),
+                **{f"{ACTIVE}{name}": True for name in self.contexts.names},
                 **self._user,
             }
         return known

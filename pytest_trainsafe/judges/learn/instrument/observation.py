@@ -23,6 +23,7 @@ from pytest_trainsafe.judges.learn.instrument.patching.catalogue import (
     catalogue,
     optimizers,
 )
+from pytest_trainsafe.judges.learn.instrument.patching.contexts import noting
 from pytest_trainsafe.judges.learn.instrument.patching.libraries import named, overrides
 from pytest_trainsafe.judges.learn.instrument.patching.patches import Patches
 from pytest_trainsafe.judges.learn.instrument.patching.selection import (
@@ -131,6 +132,7 @@ class Observation:
         self._regions = compiled_regions()
         with contextlib.ExitStack() as around:
             around.enter_context(self._patches.active(self.observer, self._targets()))
+            around.enter_context(noting(self.observer.meta.contexts))
             if operators:
                 around.enter_context(Operators(self.observer))
             try:

@@ -43,6 +43,9 @@ _FORWARDS = ("module", "checkpoint")
 #: The methods of an optimizer with which it is recorded whether there are gradients.
 _HOLDS = ("step", "zero_grad")
 
+#: Arguments that a collective writes to: nothing is in them yet when it is called.
+_FILLED = ("arg.output", "arg.tensor_list", "arg.gather_list", "arg.object_list")
+
 #: APIs that are recorded only if they are named.
 _QUIET = ("torch.nn.init", "torch.randperm")
 
@@ -249,10 +252,10 @@ class Observer:
     def _watch(self, slips: Ledger, frame: Frame, target: Target, args: Any, kwargs: Any) -> None:
         kind = slips.kind(target)
         if kind:
-            frames = self._thread.frames
-            around = [(each.moment.kind, each.thing) for each in frames if each.moment is not None]
+            frames = reversed(self._thread.frames)
+            outer = next((each.moment for each in frames if each.moment is not None), None)
             given = args[1:] if target.is_method else args
-            frame.moment = slips.entered(kind, frame.api, frame.thing, given, kwargs, around)
+            frame.moment = slips.entered(kind, frame.api, frame.thing, given, kwargs, outer)
 
     def _call(
         self,
@@ -285,7 +288,8 @@ class Observer:
         for place, value in given.items():
             if communicates:
                 self._objects.unsettle(value)
-            put(place, value, values, read=place in reads)
+            filled = communicates and place.startswith(_FILLED)
+            put(place, value, values, read=place in reads and not filled)
         self.describer.put_together(given, values)
         return call
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_trainsafe.errors import TraceError
-from pytest_trainsafe.judges.learn.events.events import Plain
+from pytest_trainsafe.judges.learn.events.events import Listener, Plain
 from pytest_trainsafe.judges.learn.events.file import TableWriter
 from pytest_trainsafe.judges.learn.instrument.observation import Observation
 from pytest_trainsafe.judges.learn.instrument.steps import Sample, Steps
@@ -15,15 +15,22 @@ from pytest_trainsafe.trace.run_spec import Observe
 
 
 @contextlib.contextmanager
-def observing(path: Path, rank: int, fixed: Mapping[str, Plain], spec: Observe) -> Iterator[None]:
+def observing(
+    path: Path,
+    rank: int,
+    fixed: Mapping[str, Plain],
+    spec: Observe,
+    listeners: Sequence[Listener] = (),
+) -> Iterator[None]:
     """Observe in a `with` block what `spec` asks for, and write the rank's table to `path`.
 
-    `fixed` has the facts that are recorded with every call, such as the rank.  Raises TraceError if
-    there is more than a file may have.
+    `listeners` receive the events, too.  `fixed` has the facts that are recorded with every call,
+    such as the rank.  Raises TraceError if there is more than a file may have.
     """
     writer = TableWriter(path, rank)
     steps = Steps(Sample(spec.every, spec.warm_up), automatic=True)
-    observation = Observation(spec.apis, spec.variables, (writer,), steps, fixed, spec.contents)
+    receivers = writer, *listeners
+    observation = Observation(spec.apis, spec.variables, receivers, steps, fixed, spec.contents)
     with observation.active(spec.operators):
         yield
     if writer.close() is None:

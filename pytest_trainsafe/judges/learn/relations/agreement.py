@@ -17,7 +17,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import numpy as np
 
 from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Keys, Records
-from pytest_trainsafe.judges.learn.columns.ranks import coordinates, join, mixed, rank_pairs
+from pytest_trainsafe.judges.learn.columns.ranks import (
+    common_steps,
+    coordinates,
+    join,
+    mixed,
+    rank_pairs,
+)
 from pytest_trainsafe.judges.learn.conditions import Feature, joined
 from pytest_trainsafe.judges.learn.events.table import NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
@@ -34,8 +40,6 @@ from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 _PROPERTIES = ("value", "dtype", "shape", "digest")
 _FORMS = ("equal", "collective", "different")
 _LEAST = 0.05
-#: Arguments that a collective writes to, perhaps after it has returned.
-_FILLED = "arg.output"
 
 #: How loaders give batches, and where the first tensor of a batch is.
 _NEXT, _BATCH = "torch.utils.data.DataLoader.__next__", ("result", "result.0")
@@ -71,8 +75,6 @@ class Agreement(RelationBase):
                 shared = name in ("shape", "dtype") and place.startswith("arg.")
                 form = "collective" if shared and api in collectives else "equal"
                 yield _claim(form, api, place, name)
-            if place.startswith(_FILLED) and name == "digest":
-                continue  # what a collective is given to write to is not set yet
             if 1 - equal.mean() >= _LEAST and name in ("digest", "value"):
                 yield _claim("different", api, place, name)
         for api, _, equal in _counted(frames, collectives):
@@ -154,18 +156,20 @@ def _pairs(
     "shape".  `wanted` has the APIs to compare; None stands for all.
     """
     for one, other in rank_pairs(frames):
+        end, _ = common_steps(one, other)
         apis = one.groups.keys() & other.groups.keys()
         for api in sorted(apis if wanted is None else apis & set(wanted)):
             groups = one.groups[api], other.groups[api]
             keys = _moments(one, groups[0]), _moments(other, groups[1])
             found, at, to = join((one, other), groups, keys)
-            if not len(at):
+            same = one.steps_of(one.calls["meta"][groups[0].rows[at]]) < end
+            if not same.any():
                 continue
             for place in sorted(groups[0].slots.keys() & groups[1].slots.keys()):
                 for name in _PROPERTIES:
                     mine, has = one.keys(groups[0].slots[place][at], name)
                     its, too = other.keys(groups[1].slots[place][to], name)
-                    both = has & too
+                    both = has & too & same
                     if both.any():
                         part = Records(
                             found.rows[both],
@@ -200,10 +204,13 @@ def _counted(
 
     Each pair of ranks from `rank_pairs` is compared.  The call for a step is the first rank's last
     call of the API in the step, or the second rank's if the first rank has none.  A step is
-    compared if at least one of the two ranks ended it, since the other rank may hang in it.
+    compared if at least one of the two ranks ended it, since the other rank may hang in it, and if
+    it is the same step on both (`common_steps`).
     """
     for pair in rank_pairs(frames):
         ended = np.union1d(*(frame.steps["step"] for frame in pair))
+        end, waits = common_steps(*pair)
+        ended = ended[ended < end + waits]
         places = [dict[str, Feature](coordinates(frame)) for frame in pair]
         features = [joined(places[0], places[1])]
         for api in sorted(apis):

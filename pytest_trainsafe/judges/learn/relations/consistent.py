@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import numpy as np
 
 from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints, Keys, Records
-from pytest_trainsafe.judges.learn.columns.ranks import join, mixed, rank_pairs
+from pytest_trainsafe.judges.learn.columns.ranks import common_steps, join, mixed, rank_pairs
 from pytest_trainsafe.judges.learn.events.slips import TEXTS
 from pytest_trainsafe.judges.learn.events.table import NONE, ZERO
 from pytest_trainsafe.judges.learn.evidence import Examples
@@ -133,13 +133,14 @@ def _pairs(
     The two masks say which values are equal on the two ranks, and which were equal before the step.
     """
     for one, other in rank_pairs(frames):
+        end, _ = common_steps(one, other)
         known = {name: code for code, name in enumerate(other.variables)}
         for code, name in enumerate(one.variables):
             if name not in known or (wanted is not None and name not in wanted):
                 continue
             if name in _PRIVATE or name[1] in TEXTS:
                 continue
-            rows = one.at_step_ends(code), other.at_step_ends(known[name])
+            rows = _until(one, code, end), _until(other, known[name], end)
             records = one.change_records(rows[0]), other.change_records(rows[1])
             keys = _moments(one, rows[0]), _moments(other, rows[1])
             found, at, to = join((one, other), records, keys)
@@ -178,6 +179,7 @@ def _replicas(frames: Sequence[Frame]) -> Iterator[tuple[Name, Records, Bools]]:
     Gradients of zeros are equal by chance.  The mask says which parameters are equal too.
     """
     for one, other in rank_pairs(frames):
+        end, _ = common_steps(one, other)
         for name in one.variables:
             gradient = name[0], _GRADIENT
             both = {name, gradient}
@@ -185,7 +187,7 @@ def _replicas(frames: Sequence[Frame]) -> Iterator[tuple[Name, Records, Bools]]:
                 continue
             # At step ends, both attributes are sampled: their rows belong together by the keys.
             rows = [
-                [frame.at_step_ends(frame.variables.index(each)) for each in (name, gradient)]
+                [_until(frame, frame.variables.index(each), end) for each in (name, gradient)]
                 for frame in (one, other)
             ]
             keys = [
@@ -218,6 +220,12 @@ def _replicas(frames: Sequence[Frame]) -> Iterator[tuple[Name, Records, Bools]]:
             moments = shared[alike], shared[alike]
             found, to, _ = join((one, other), records, moments)
             yield name, found, (contents[0][0][0] == contents[1][0][0])[alike][to]
+
+
+def _until(frame: Frame, code: int, end: int) -> Ints:
+    """The rows at the ends of steps (`Frame.at_step_ends`) before the step `end`."""
+    rows = frame.at_step_ends(code)
+    return rows[frame.steps["step"][frame.interval_of_change[rows]] < end]
 
 
 def _moments(frame: Frame, rows: Ints) -> Keys:

@@ -46,6 +46,7 @@ _LOADS, _LENGTH = ".load_state_dict", ".length"
 _LEAST = 0.2
 #: Names of arguments that are limits.  Other arguments exceed a result only by coincidence.
 _LIMIT = re.compile(r"max|limit|bound|size")
+_CLIPS = re.compile(r"\.clip_grads?_")
 #: Names of limits on a number of things.  They do not limit a norm.
 _COUNT = re.compile(r"length|size|steps|tokens|epochs")
 #: The relative amount by which rounding may let a number exceed its bound.
@@ -262,7 +263,8 @@ def _proposed(frame: Frame, group: CallGroup) -> Iterator[Hypothesis]:
             elif frame.numbers(other, "value")[1].any() and _LIMIT.search(of):
                 counts = _COUNT.search(of)
                 for name in _AT_MOST:
-                    if name == "norm" and counts:
+                    # Clipping returns the norm that the gradients had before.
+                    if name == "norm" and (counts or _CLIPS.search(group.api)):
                         continue
                     yield _claim(group.api, "at_most", place, name, of)
 
@@ -278,8 +280,8 @@ def _passed(frame: Frame, group: CallGroup, claim: Hypothesis) -> tuple[Bools, B
         tensor = frame.bits(slot, IS_TENSOR)
         bit = {"finite": FINITE, "nonzero": ZERO}.get(form, REQUIRES_GRAD)
         found = frame.bits(slot, bit)
-        if form == "requires_grad":
-            # If no argument requires gradients, the result need not either.
+        if _asks_arguments(claim):
+            # If no argument requires gradients, the result need not, or cannot.
             tensor &= np.any(
                 [
                     frame.bits(other, REQUIRES_GRAD)
@@ -326,7 +328,7 @@ def _judged(call: Call, claim: Hypothesis) -> bool | None:
         return None
     facts = value.tensor
     if form in _FLAGS:
-        if facts is None or (form == "requires_grad" and not _depends(call)):
+        if facts is None or (_asks_arguments(claim) and not _depends(call)):
             return None
         return {
             "finite": facts.finite,
@@ -356,6 +358,15 @@ def _judged(call: Call, claim: Hypothesis) -> bool | None:
         return None if key is None or of is None else key == of
     number, bound = number_of(value, name), number_of(other)
     return None if number is None or bound is None else bool(_within(_one(number), _one(bound))[0])
+
+
+def _asks_arguments(claim: Hypothesis) -> bool:
+    """Whether a claim is judged only where some argument requires gradients.
+
+    The result of a function of torch depends on nothing else, as that of a module does.
+    """
+    function = claim.text("api").startswith("torch.nn.functional.")
+    return claim["form"] == "requires_grad" or (claim["form"] == "no_grad" and function)
 
 
 def _depends(call: Call) -> bool:

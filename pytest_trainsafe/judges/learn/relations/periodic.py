@@ -28,6 +28,8 @@ from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 _LONGEST = 8
 _LEAST = 0.05
 _RATE = "optimizer.param_groups", "lr"
+#: What a scheduler counts of the losses that it is given: when they fall says nothing of the loop.
+_OF_LOSSES = {("scheduler", name) for name in ("best", "num_bad_epochs", "cooldown_counter")}
 
 
 class Periodic(RelationBase):
@@ -44,6 +46,8 @@ class Periodic(RelationBase):
         """Proposes each kind of variable with the periods in which it was seen to change."""
         for frame in frames:
             for name, _, quiet in _moments(frame, None):
+                if name in _OF_LOSSES:
+                    continue
                 last = int(min(quiet.max(), _LONGEST))
                 if (quiet == 0).mean() >= _LEAST:
                     # Only 1 and the longest rest: a period in between says less than 1, and

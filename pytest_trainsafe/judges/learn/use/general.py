@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from pytest_trainsafe.judges.learn.columns.frame import Frame, Records
 from pytest_trainsafe.judges.learn.conditions import Precondition
+from pytest_trainsafe.judges.learn.events.events import ACTIVE
 from pytest_trainsafe.judges.learn.events.table import REQUIRES_GRAD
 from pytest_trainsafe.judges.learn.evidence import Counts, Evidence, together
 from pytest_trainsafe.judges.learn.inference.select import (
@@ -291,7 +292,7 @@ def _of_context(precondition: Precondition) -> bool:
     count = sum(map(len, precondition.any_of))
     return count <= CONDITIONS and not any(
         # A condition on the number of ranks separates programs, not contexts of training.
-        field == "distributed" or field.startswith(("arg.", "self."))
+        field == "distributed" or field.startswith(("arg.", "self.", ACTIVE))
         for field in precondition.fields - _MODES
     )
 

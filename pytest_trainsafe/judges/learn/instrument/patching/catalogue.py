@@ -39,7 +39,7 @@ class Role:
     - "iter" and "next", for an iteration over a loader: counts the epochs and the batches;
     - "init" and "permuted", for an initialisation of a tensor and for `randperm`: records the call
       only if its API is named;
-    - "dropout", "average" and "replicated": nothing but what `slips/` watches for;
+    - "dropout", "loss", "average" and "replicated": nothing but what `slips/` watches for;
     - "": nothing else.
 
     `judged` says that the function is patched wherever slips are watched for.
@@ -81,7 +81,7 @@ CHANGES = Role(compares=True)
 _ALL = frozenset({"data", "grad", "buffer", "state"})
 _SAVES, _LOADS = Role(phase="save"), Role(phase="load", compares=True, exact=_ALL)
 _OPTIMIZES = Role(phase="optimizer", compares=True)
-_DRAWS = Role("dropout", judged=True)
+_DRAWS, _LOSES = Role("dropout", judged=True), Role("loss", judged=True)
 _INITIALISES = Role("init", judged=True)
 _REPLICATES = Role("replicated", compares=True)
 
@@ -193,6 +193,7 @@ def catalogue() -> Iterator[Target]:
     for name, function in vars(nn.functional).items():
         if not name.startswith(("_", *_NO_API)) and _is_functional(function):
             role = _DRAWS if "dropout" in name or name == _ATTENTION else PLAIN
+            role = _LOSES if name == "cross_entropy" else role
             yield Target(nn.functional, name, f"torch.nn.functional.{name}", role)
     for name, function in vars(nn.init).items():
         if name.endswith("_") and not name.startswith("_") and isinstance(function, FunctionType):

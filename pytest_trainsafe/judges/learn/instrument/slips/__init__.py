@@ -2,7 +2,7 @@
 
 - `moments.py`: what a watcher sees of a patched call, and the base class of watchers.
 - `ledger.py`: passes calls to the watchers, and reports slips.
-- `gradients.py`: what happens to gradients between a backward and a step.
+- `gradients.py`, `losses.py`: gradients between a backward and a step, and their weights.
 - `models.py`, `copies.py`, `weights.py`: how models run, copies of them, and their weights.
 - `schedules.py`, `data.py`, `loading.py`, `recompute.py`, `replicas.py`: the rest of a training.
 """

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import random
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, Subset
 
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 
@@ -33,6 +35,9 @@ class _Of:
     sequential: bool = False
     long: bool = False
     backwards: int = -1
+    #: A hash of the order that its sampler drew last, and whether its batches are labels alone.
+    order: int = 0
+    labelling: bool = False
 
 
 class Data(Watcher):
@@ -46,6 +51,7 @@ class Data(Watcher):
         self._of_iterator: WeakKeyDictionary[Any, DataLoader[Any]] = WeakKeyDictionary()
         self._firsts: dict[int, None] = {}
         self._orders: dict[int, None] = {}
+        self._alike: WeakSet[DataLoader[Any]] = WeakSet()
         self._seeds: set[int] = set()
         self._again: int | None = None
         self._backwards = 0
@@ -84,7 +90,15 @@ class Data(Watcher):
     def _permuted(self, moment: Moment) -> None:
         """Whether a permutation is drawn once more.  Loaders have a rule of their own."""
         order = moment.result
-        if moment.inside("iter", "next") or not isinstance(order, torch.Tensor):
+        if not isinstance(order, torch.Tensor):
+            return
+        around = [each for each in moment.around if each[0] in ("iter", "next")]
+        if around:
+            kind, thing = around[-1]
+            loader = thing if kind == "iter" else self._of_iterator.get(thing)
+            if isinstance(loader, DataLoader):
+                state = self._loaders.setdefault(loader, _Of())
+                state.order = self.training.digest(order, True)
             return
         if order.numel() < _LONG or _caller().startswith("torch."):
             return  # as `random_split` draws the same parts again
@@ -104,6 +118,10 @@ class Data(Watcher):
         plain = type(getattr(loader, "batch_sampler", None)) is BatchSampler
         state.sequential = plain and isinstance(sampler, SequentialSampler)
         state.shuffled = _shuffles(sampler)
+        if _workers_share(loader) and loader not in self._alike:
+            self._alike.add(loader)
+            name = type(loader.dataset).__name__
+            self.training.slip("workers-alike", f"{loader.num_workers} workers copy that of {name}")
         try:
             state.long = len(loader) >= _BATCHES
         except TypeError:
@@ -127,10 +145,65 @@ class Data(Watcher):
                     self._firsts[first] = None
             elif first and first == before and state.before == 1 and feeds:
                 self.training.slip("batch-repeated", "the iteration before began with this batch")
+        state.labelling = len(tensors) == 1 and _are_labels(tensors[0])
+        if state.order and state.shuffled:
+            self._together(loader, state)
         label = _label(tensors)
         if label is not None and state.labels is not None and state.sequential and feeds:
             self.training.slip("one-label", f"all labels of the batch are {label}")
         state.labels, state.backwards, self._last = label, self._backwards, loader
+
+    def _together(self, loader: DataLoader[Any], state: _Of) -> None:
+        """Whether a loader is read in step with one of labels, and has another order."""
+        for other, its in self._loaders.items():
+            if other is loader or not its.shuffled or its.batches != state.batches:
+                continue
+            apart = its.order not in (0, state.order) and its.labelling is not state.labelling
+            if apart and _count(other) == _count(loader) != 0 and self._last is other:
+                self.training.slip(
+                    "orders-apart", f"both loaders have {_count(loader)} examples, in two orders"
+                )
+
+
+def _count(loader: DataLoader[Any]) -> int:
+    try:
+        return len(loader.dataset)  # type: ignore[arg-type]
+    except TypeError:
+        return 0
+
+
+def _are_labels(tensor: torch.Tensor) -> bool:
+    return tensor.dtype == torch.int64 and tensor.dim() == 1
+
+
+def _workers_share(loader: DataLoader[Any]) -> bool:
+    """Whether workers draw from copies of one generator: an attribute that `__getitem__` reads."""
+    if loader.num_workers < 2 or loader.worker_init_fn is not None:
+        return False
+    dataset: Any = loader.dataset
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    names = _names_in(type(dataset), "__getitem__")
+    own = vars(dataset) if hasattr(dataset, "__dict__") else {}
+    return any(isinstance(own.get(name), _generators()) for name in names)
+
+
+def _names_in(cls: type, method: str) -> set[str]:
+    """The names that a method reads, and the methods of its class that it may call."""
+    found: set[str] = set()
+    waiting = [method]
+    while waiting:
+        code = getattr(getattr(cls, waiting.pop(), None), "__code__", None)
+        names = set(code.co_names) - found if code is not None else set()
+        found |= names
+        waiting += names
+    return found
+
+
+def _generators() -> tuple[type, ...]:
+    numpy = sys.modules.get("numpy")
+    of_numpy = () if numpy is None else (numpy.random.Generator, numpy.random.RandomState)
+    return (random.Random, torch.Generator, *of_numpy)
 
 
 def _caller() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from pytest_trainsafe.judges.learn.instrument.slips.copies import Copies
 from pytest_trainsafe.judges.learn.instrument.slips.data import Data
 from pytest_trainsafe.judges.learn.instrument.slips.gradients import Gradients
 from pytest_trainsafe.judges.learn.instrument.slips.loading import Loading
+from pytest_trainsafe.judges.learn.instrument.slips.losses import Losses
 from pytest_trainsafe.judges.learn.instrument.slips.models import Models
 from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     Moment,
@@ -50,13 +52,18 @@ class Ledger:
         self._training = Training(self._slip, models, digest, weights)
         self._told: dict[str, int] = {}
         gradients = Gradients(self._training)
-        others = (Models, Schedules, Data, Loading, Recompute, Replicas, Weights)
+        others = (Losses, Models, Schedules, Data, Loading, Recompute, Replicas, Weights)
         self._watchers: list[Watcher] = [gradients, Copies(self._training, gradients)]
         self._watchers += [each(self._training) for each in others]
-        self._of_kind: dict[str, list[Watcher]] = defaultdict(list)
+        #: What is called at the begin and at the end of calls of a kind.
+        self._begins: dict[str, list[Callable[[Moment], None]]] = defaultdict(list)
+        self._ends: dict[str, list[Callable[[Moment], None]]] = defaultdict(list)
         for watcher in self._watchers:
             for kind in watcher.kinds:
-                self._of_kind[kind].append(watcher)
+                if type(watcher).entered is not Watcher.entered:
+                    self._begins[kind].append(watcher.entered)
+                if type(watcher).left is not Watcher.left:
+                    self._ends[kind].append(watcher.left)
         self._kinds: dict[tuple[int, str], str] = {}
 
     def kind(self, target: Target) -> str:
@@ -74,21 +81,19 @@ class Ledger:
         thing: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        around: Sequence[tuple[str, Any]],
+        outer: Moment | None,
     ) -> Moment:
-        """A call of a kind begins.  `args` has no object of a method."""
-        moment = Moment(kind, api, thing, args, kwargs, around)
+        """A call of a kind begins, in the call `outer`.  `args` has no object of a method."""
+        moment = Moment(kind, api, thing, args, kwargs, outer)
         if kind in ("step", "zero_grad") and isinstance(thing, Optimizer):
             self._training.optimizers.add(thing)
-        for watcher in self._of_kind[kind]:
-            _ask(watcher.entered, moment)
+        _ask(self._begins[kind], moment)
         return moment
 
     def left(self, moment: Moment, result: object, failed: bool) -> None:
         """The call of a moment returned, or raised."""
         moment.result, moment.failed = result, failed
-        for watcher in self._of_kind[moment.kind]:
-            _ask(watcher.left, moment)
+        _ask(self._ends[moment.kind], moment)
         if moment.kind == "step" and not failed and moment.outermost:
             self._training.rounds += 1
 
@@ -108,9 +113,8 @@ class Ledger:
             self._tell(name, detail)
 
 
-def _ask(watcher: Callable[[Moment], None], moment: Moment) -> None:
-    """Passes a moment to a watcher; what an unusual object raises is no reason to end a program."""
-    try:
-        watcher(moment)
-    except _UNREADABLE:
-        return
+def _ask(watchers: Sequence[Callable[[Moment], None]], moment: Moment) -> None:
+    """Passes a moment to watchers; what an unusual object raises is no reason to end a program."""
+    for watcher in watchers:
+        with contextlib.suppress(*_UNREADABLE):
+            watcher(moment)

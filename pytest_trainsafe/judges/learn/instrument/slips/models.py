@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from pytest_trainsafe.compat.modules import dropout_of, is_batch_norm
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
@@ -152,6 +153,8 @@ class Models(Watcher):
         held = self.training.held()
         if not any(id(each) in held and each.requires_grad for each in model.parameters()):
             return
+        if not all(each.requires_grad for each in model.parameters()):
+            self._adapted(model, held)
         for name, module in model.named_modules():
             weight = module.weight if isinstance(module, _LAYERS) else None
             if weight is None or weight.requires_grad or not weight.numel():
@@ -159,6 +162,31 @@ class Models(Watcher):
             if not bool(torch.count_nonzero(weight.detach())):
                 self.training.slip("frozen-at-zero", f"{name}.weight of {_name(model)}")
                 return
+
+    def _adapted(self, model: nn.Module, held: set[int]) -> None:
+        for name, module in model.named_modules():
+            base, adapters = _adapter_of(module)
+            trained = any(each.requires_grad and id(each) in held for each in adapters)
+            if trained and any(each.requires_grad and id(each) in held for each in base):
+                self.training.slip("adapted-and-trained", f"{name} of {_name(model)}")
+                return
+
+
+def _adapter_of(module: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The weights that a module adapts, and those of its adapter; [] if it adapts none.
+
+    It is a parametrization of torch with parameters of its own, or has a `base_layer`, as peft's.
+    """
+    if isinstance(module, ParametrizationList):
+        own = [each for part in module for each in part.parameters()]
+        original = module._parameters.get("original")
+        return ([] if original is None else [original]), own
+    layer = module._modules.get("base_layer")
+    if layer is None:
+        return [], []
+    base = list(layer.parameters())
+    ids = {id(each) for each in base}
+    return base, [each for each in module.parameters() if id(each) not in ids]
 
 
 def shapes_of(model: nn.Module) -> tuple[tuple[int, ...], ...]:

@@ -58,8 +58,10 @@ _BY_METHOD: Sequence[tuple[type, Mapping[str, str]]] = (
 #: The kinds that a role of its own has.
 _BY_ROLE = (
     *("module", "checkpoint", "iter", "next", "init", "permuted", "dropout"),
-    *("average", "replicated"),
+    *("loss", "average", "replicated"),
 )
+
+_NONE: frozenset[str] = frozenset()
 
 
 def kind_of(target: Target) -> str:
@@ -81,7 +83,7 @@ def kind_of(target: Target) -> str:
 class Moment:
     """A call of `kind` (`kind_of`) on `thing`, at its begin or its end.
 
-    `around` has the kind and the object of each call in which it happens, outermost first.
+    `outer` is the moment of the call in which it happens, and `kinds` has the kinds of all of them.
     `result` and `failed` are known at the end.  `given` keeps what a watcher notes at the begin.
     """
 
@@ -90,19 +92,37 @@ class Moment:
     thing: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    around: Sequence[tuple[str, Any]]
+    outer: Moment | None
     result: Any = None
     failed: bool = False
     given: dict[str, Any] = field(default_factory=dict)
+    kinds: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        outer = self.outer
+        if outer is None:
+            self.kinds = _NONE
+        else:
+            self.kinds = outer.kinds if outer.kind in outer.kinds else outer.kinds | {outer.kind}
 
     def inside(self, *kinds: str) -> bool:
         """Whether it happens in a call of one of these kinds."""
-        return any(kind in kinds for kind, _ in self.around)
+        return not self.kinds.isdisjoint(kinds)
 
     @property
     def outermost(self) -> bool:
         """Whether it happens in no other call of its kind."""
-        return not self.inside(self.kind)
+        return self.kind not in self.kinds
+
+    @property
+    def around(self) -> list[tuple[str, Any]]:
+        """The kind and the object of each call in which it happens, outermost first."""
+        found = []
+        outer = self.outer
+        while outer is not None:
+            found.append((outer.kind, outer.thing))
+            outer = outer.outer
+        return found[::-1]
 
     def argument(self, at: int, name: str, otherwise: Any = None) -> Any:
         """An argument by its position, without the object of a method, or its name."""

@@ -26,6 +26,8 @@ class Recompute(Watcher):
         self._forwards: WeakKeyDictionary[nn.Module, list[int]] = WeakKeyDictionary()
 
     def entered(self, moment: Moment) -> None:
+        if not (in_backward() or moment.inside("checkpoint")):
+            return
         if moment.kind != "module" or any(kind == "module" for kind, _ in self._within(moment)):
             return
         if in_backward():
@@ -40,7 +42,7 @@ class Recompute(Watcher):
                     waiting.clear()
                 else:
                     waiting.remove(state)
-        elif moment.inside("checkpoint"):
+        else:
             moment.given["state"] = _state()
 
     def left(self, moment: Moment) -> None:

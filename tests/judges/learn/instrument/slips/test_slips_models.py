@@ -6,7 +6,8 @@ import copy
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.utils.checkpoint import checkpoint
 
@@ -289,3 +290,59 @@ def test_an_average_that_is_updated_before_the_step(wrong: bool) -> None:
                 average.update_parameters(model)
 
     assert slips_of(program) == ["averaged-before-step"] * wrong
+
+
+class _Low(nn.Module):
+    """Adds a product of low rank to a weight."""
+
+    def __init__(self, own: bool) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.randn(4, 1), requires_grad=own)
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight + self.a @ self.a.t()
+
+
+class _Adapted(nn.Module):
+    """A layer with an adapter beside it, named as peft names it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base_layer = nn.Linear(4, 4)
+        self.lora_b = nn.Linear(4, 4, bias=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        found: Tensor = self.base_layer(rows) + self.lora_b(rows)
+        return found
+
+
+@pytest.mark.parametrize("form", ["parametrized", "beside"])
+@pytest.mark.parametrize(
+    ("frozen", "trained", "slips"),
+    [
+        ("others", "adapter", ["adapted-and-trained"]),
+        ("others and the base", "adapter", []),
+        ("nothing", "adapter", []),  # all of the model is trained
+        ("others", "no adapter", []),  # as under a parametrization without parameters
+    ],
+)
+def test_the_weight_that_an_adapter_adds_to(
+    form: str, frozen: str, trained: str, slips: list[str]
+) -> None:
+    def program() -> None:
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+        own = trained == "adapter"
+        if form == "parametrized":
+            parametrize.register_parametrization(model[1], "weight", _Low(own))
+        else:
+            model[1] = _Adapted()
+            model[1].lora_b.requires_grad_(own)
+        if frozen != "nothing":
+            model[0].requires_grad_(False)
+        if frozen == "others and the base":
+            model[1].requires_grad_(False)
+            for name, parameter in model[1].named_parameters():
+                parameter.requires_grad_(own and name.endswith((".a", "lora_b.weight")))
+        steps(model, sgd(model), 3)
+
+    assert slips_of(program) == slips

@@ -74,9 +74,9 @@ def batch(
         )
     first = index * batch_size + seed * SEED_STRIDE
     starts = [(first + row) % windows * seq_len for row in range(batch_size)]
+    rows = torch.stack([text[start : start + seq_len + 1] for start in starts]).long()
     if vocabulary != VOCABULARY:
-        text = text * vocabulary // VOCABULARY
-    rows = torch.stack([text[start : start + seq_len + 1] for start in starts])
+        rows = rows * vocabulary // VOCABULARY
     length = 2 * (seq_len + 1) // 3
     for row in range(batch_size):
         odd = (index * batch_size + row) % 2  # the same however rows are divided into batches
@@ -108,7 +108,7 @@ def boundaries(vocabulary: int) -> list[int]:
 
 @functools.cache
 def corpus() -> Tensor:
-    """Return the whole text as tokens, int64 of shape [length].
+    """Return the whole text as tokens, uint8 of shape [length].
 
     It is the same on every rank of one installation.  A token is its byte with the bits in reverse
     order.  The reason is that source code is ASCII: with plain bytes, the upper half of a
@@ -123,5 +123,5 @@ def corpus() -> Tensor:
             f"{', '.join(f'{name}.py' for name in missing)}; use a Python installed with sources"
         )
     joined = b"".join((folder / f"{name}.py").read_bytes() for name in MODULES)
-    reverse = torch.tensor([int(f"{byte:08b}"[::-1], 2) for byte in range(256)])
-    return reverse[torch.frombuffer(bytearray(joined), dtype=torch.uint8).long()]
+    reverse = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+    return torch.frombuffer(bytearray(joined.translate(reverse)), dtype=torch.uint8)

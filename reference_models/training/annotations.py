@@ -7,8 +7,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from pytest_trainsafe.annotations.text import load
 from pytest_trainsafe.reference_models.config import (
     AnyConfig,
     DeepSeekConfig,
@@ -49,5 +48,5 @@ def _blocks(config: AnyConfig) -> dict[str, tuple[int, ...]]:
 
 @functools.cache
 def _read(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    found: dict[str, Any] = load(file.read_text(encoding="utf-8"), str(file))
     return found

@@ -84,7 +84,7 @@ def test_ranks_that_diverge(candidate_trace):
 def test_a_pack_is_learned_from_healthy_tests_and_checked(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(program=PROGRAM, test_healthy=HEALTHY, test_checked=CHECKED)
 
-    learned = pytester.runpytest_subprocess("test_healthy.py", "--trainsafe-learn=ours")
+    learned = pytester.runpytest_inprocess("test_healthy.py", "--trainsafe-learn=ours")
     learned.assert_outcomes(passed=1, failed=1)
     learned.stdout.fnmatch_lines(
         [
@@ -98,9 +98,9 @@ def test_a_pack_is_learned_from_healthy_tests_and_checked(pytester: pytest.Pytes
 
     for fault, test in (("no zero_grad", "share"), ("no reduction", "diverge"), ("", "healthy")):
         pytester.makepyfile(program=PROGRAM.replace('FAULT = ""', f"FAULT = {fault!r}"))
-        checked = pytester.runpytest_subprocess("test_checked.py", "-k", test)
+        checked = pytester.runpytest_inprocess("test_checked.py", "-k", test)
         checked.assert_outcomes(passed=1, deselected=2)
-    again = pytester.runpytest_subprocess(
+    again = pytester.runpytest_inprocess(
         "test_healthy.py", "-k", "trains", "--trainsafe-learn=ours"
     )
     again.stdout.fnmatch_lines(["the invariants are the same as before"])
@@ -123,7 +123,7 @@ def test_it_trains(candidate_trace, reference_trace):
 def test_packs_of_a_suite_are_only_reported_first(pytester: pytest.Pytester, fault: str) -> None:
     program = PROGRAM.replace('FAULT = ""', f"FAULT = {fault!r}")
     pytester.makepyfile(program=program, test_suite=SUITE)
-    result = pytester.runpytest_subprocess("--trainsafe-packs=pytorch", "--trainsafe-packs-report")
+    result = pytester.runpytest_inprocess("--trainsafe-packs=pytorch", "--trainsafe-packs-report")
     result.assert_outcomes(passed=1)
     if not fault:
         result.stdout.fnmatch_lines(["1 test kept all rules of pytorch that applied"])
@@ -134,7 +134,7 @@ def test_packs_of_a_suite_are_only_reported_first(pytester: pytest.Pytester, fau
             "broken rule: between two calls of torch.optim.*.step, grad of *: 1 test, first *",
         ]
     )
-    failing = pytester.runpytest_subprocess("--trainsafe-packs=pytorch")
+    failing = pytester.runpytest_inprocess("--trainsafe-packs=pytorch")
     failing.assert_outcomes(failed=1)
 
 

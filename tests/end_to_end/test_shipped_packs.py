@@ -72,4 +72,4 @@ def test_the_packs_accept_the_reference_gpt(candidate_trace, reference_trace):
 def test_shipped_packs_report_faults_and_accept_correct_programs(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(sharded=SHARDED, test_checked=CHECKED)
 
-    pytester.runpytest_subprocess("test_checked.py").assert_outcomes(passed=5)
+    pytester.runpytest_inprocess("test_checked.py").assert_outcomes(passed=5)

@@ -100,7 +100,7 @@ def test_a_projects_own_judge_gets_the_runs_it_requests_and_can_fail_the_test(
 ) -> None:
     added(project, "judge:LossIsBounded")
 
-    result = project.runpytest_subprocess()
+    result = project.runpytest_inprocess()
 
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
@@ -117,7 +117,7 @@ def test_a_projects_own_judge_gets_the_runs_it_requests_and_can_fail_the_test(
 def test_a_judge_must_be_given_by_an_import_path(project: pytest.Pytester) -> None:
     added(project, "judge.py")
 
-    result = project.runpytest_subprocess("-q")
+    result = project.runpytest_inprocess("-q")
 
     result.stderr.fnmatch_lines(["*pytest_trainsafe_judges returned 'judge.py'; it must*"])
 

@@ -51,7 +51,7 @@ def test_findings_are_data_in_the_process_that_reports(
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(TESTS)
 
-    pytester.runpytest_subprocess(*options).assert_outcomes(failed=3, passed=1)
+    pytester.runpytest_inprocess(*options).assert_outcomes(failed=3, passed=1)
 
     lines = (pytester.path / "findings.jsonl").read_text().splitlines()
     found = {nodeid.rpartition("::")[2]: findings for nodeid, findings in map(json.loads, lines)}

@@ -227,7 +227,7 @@ def test_terminal_junit_file_and_annotations_have_the_same_line(
     monkeypatch.setenv("CI", "true")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
 
-    result = pytester.runpytest_subprocess(
+    result = pytester.runpytest_inprocess(
         "--trainsafe-localize=off", "--junitxml=out.xml", *workers
     )
 

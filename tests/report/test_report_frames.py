@@ -157,7 +157,7 @@ def test_no_entry_point_shows_a_frame_of_ours(project: pytest.Pytester, style: s
     lines = TESTS.splitlines()
     due = [str(n) for n, line in enumerate(lines) if line.endswith("# here")]
 
-    result = project.runpytest_subprocess(f"--tb={style}")
+    result = project.runpytest_inprocess(f"--tb={style}")
 
     result.assert_outcomes(failed=TESTS.count("def test_"))
     frames = [line for line in result.outlines if re.match(r"\S+\.py:\d+: ", line)]
@@ -170,7 +170,7 @@ def test_no_entry_point_shows_a_frame_of_ours(project: pytest.Pytester, style: s
 
 
 def test_full_trace_shows_every_frame(project: pytest.Pytester) -> None:
-    result = project.runpytest_subprocess("--full-trace", "-k", "test_at or test_trace")
+    result = project.runpytest_inprocess("--full-trace", "-k", "test_at or test_trace")
 
     shown = "\n".join(result.outlines)
     for file in ("runs/traces.py", "runs/requested.py", "trace/reader.py", "trace/manifest.py"):
@@ -178,7 +178,7 @@ def test_full_trace_shows_every_frame(project: pytest.Pytester) -> None:
 
 
 def test_native_tracebacks_are_left_alone(project: pytest.Pytester) -> None:
-    result = project.runpytest_subprocess("--tb=native", "-k", "test_group_without_a_size")
+    result = project.runpytest_inprocess("--tb=native", "-k", "test_group_without_a_size")
 
     result.stdout.fnmatch_lines(['  File "*pytest_trainsafe/runs/group.py", line *, in run'])
 
@@ -194,7 +194,7 @@ def test_other_exceptions_in_our_code_show_where_they_are_raised(project: pytest
         """
     )
 
-    result = project.runpytest_subprocess("test_bug.py")
+    result = project.runpytest_inprocess("test_bug.py")
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*pytest_trainsafe/runs/group.py:*: AttributeError"])
@@ -214,7 +214,7 @@ def test_an_error_in_the_setup_of_a_fixture_is_its_text_alone(project: pytest.Py
     project.makepyfile(test_setup="def test_group(torchrun_group): pass")
 
     for style in ("long", "short", "line"):
-        result = project.runpytest_subprocess(f"--tb={style}", "test_setup.py")
+        result = project.runpytest_inprocess(f"--tb={style}", "test_setup.py")
 
         result.assert_outcomes(errors=1)
         result.stdout.fnmatch_lines(

@@ -102,7 +102,7 @@ def captured(pytester, xml: str) -> dict[str, str]:
 
 
 def test_the_report_of_a_failing_test_has_the_output_of_its_ranks(model):
-    result = model.runpytest_subprocess("--junitxml=run.xml", "-rN")
+    result = model.runpytest_inprocess("--junitxml=run.xml", "-rN")
     result.assert_outcomes(failed=4, passed=1)
     shown = result.stdout.str()
     output = captured(model, "run.xml")
@@ -148,7 +148,7 @@ def test_the_report_of_a_failing_test_has_the_output_of_its_ranks(model):
 
 
 def test_what_to_show_of_captures_holds_for_ranks_too(model):
-    result = model.runpytest_subprocess("-k", "test_wrong", "--show-capture=stderr")
+    result = model.runpytest_inprocess("-k", "test_wrong", "--show-capture=stderr")
 
     shown = result.stdout.str()
     assert "Captured stderr, rank 1 of 2" in shown
@@ -156,7 +156,7 @@ def test_what_to_show_of_captures_holds_for_ranks_too(model):
 
 
 def test_what_a_failed_rank_printed_is_in_the_message_if_no_section_shows_it(model):
-    result = model.runpytest_subprocess("-k", "test_raises", "--show-capture=no")
+    result = model.runpytest_inprocess("-k", "test_raises", "--show-capture=no")
 
     shown = result.stdout.str()
     assert "Captured stderr" not in shown
@@ -174,7 +174,7 @@ def test_the_ranks_of_a_torchrun_group_are_in_the_report_too(model):
             assert torchrun_group.run(greet, world_size=2) == []
         """,
     )
-    result = model.runpytest_subprocess()
+    result = model.runpytest_inprocess()
 
     result.stdout.fnmatch_lines(
         ["-* Captured stdout, rank 0 of 2 -*", "hello from 0", "-* rank 1 of 2 -*", "hello from 1"]

@@ -30,6 +30,10 @@ def entries(*made: PendingTensor) -> dict[str, PendingTensor]:
     return {str(place): each for place, each in enumerate(made)}
 
 
+def content(tensors: dict[str, PendingTensor]) -> bytes:
+    return b"".join(encode(tensors))
+
+
 def digest(of: PendingTensor) -> str:
     return xxhash.xxh3_128_hexdigest(of.data)
 
@@ -49,7 +53,7 @@ def test_the_safetensors_library_reads_a_payload(tmp_path: Path) -> None:
     torch.manual_seed(0)
     made = tensors()
     path = tmp_path / "payload.safetensors"
-    path.write_bytes(encode(entries(*map(held, made))))
+    path.write_bytes(content(entries(*map(held, made))))
     loaded = load_file(path)
     assert len(loaded) == len(made)
     for place, tensor in enumerate(made):
@@ -62,7 +66,7 @@ def test_entries_are_loaded_with_their_dtype_shape_and_values(tmp_path: Path) ->
     torch.manual_seed(0)
     made = [*tensors(), torch.complex(torch.ones(3), torch.zeros(3))]
     path = tmp_path / "payload.safetensors"
-    path.write_bytes(encode(entries(*map(held, made))))
+    path.write_bytes(content(entries(*map(held, made))))
     payload = Payload(path)
     for place, tensor in enumerate(made):
         wanted = held(tensor)
@@ -74,7 +78,7 @@ def test_entries_are_loaded_with_their_dtype_shape_and_values(tmp_path: Path) ->
 def test_changing_a_loaded_tensor_does_not_change_the_payload_file(tmp_path: Path) -> None:
     path = tmp_path / "payload.safetensors"
     wanted = held(torch.arange(4.0))
-    path.write_bytes(encode(entries(wanted)))
+    path.write_bytes(content(entries(wanted)))
     before = path.read_bytes()
     Payload(path).load("0", wanted.dtype, wanted.shape, digest(wanted)).zero_()
     assert path.read_bytes() == before
@@ -86,7 +90,7 @@ def test_changing_a_loaded_tensor_does_not_change_the_payload_file(tmp_path: Pat
 )
 def test_a_truncated_payload_is_refused(tmp_path: Path, keep: int, words: str) -> None:
     path = tmp_path / "payload.safetensors"
-    path.write_bytes(encode(entries(held(torch.arange(4.0))))[:keep])
+    path.write_bytes(content(entries(held(torch.arange(4.0))))[:keep])
     with pytest.raises(PayloadError, match=words):
         Payload(path)
 
@@ -94,7 +98,7 @@ def test_a_truncated_payload_is_refused(tmp_path: Path, keep: int, words: str) -
 def test_an_entry_with_another_key_hash_or_shape_than_its_event_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "payload.safetensors"
     wanted = held(torch.arange(4.0))
-    path.write_bytes(encode(entries(wanted)))
+    path.write_bytes(content(entries(wanted)))
     payload = Payload(path)
     with pytest.raises(PayloadError, match="no entry 1"):
         payload.load("1", wanted.dtype, wanted.shape, digest(wanted))

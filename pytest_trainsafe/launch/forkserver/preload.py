@@ -28,11 +28,12 @@ from pytest_trainsafe.launch.supervise.reaper import (
     sweep,
 )
 
-#: Modules of torch that many programs use and that are safe to import without a trial.  Together
-#: they take as long as torch itself, so the server imports only those that a program uses.
+#: Modules of torch, and programs of this package, that are safe to import without a trial.  All
+#: together take as long as torch itself, so the server imports only those that a program uses.
 SAFE = (
     *("torch.distributed.tensor", "torch.distributed.tensor.parallel"),
     *("torch.distributed.fsdp", "torch._dynamo"),
+    *(f"pytest_trainsafe.reference_models.{name}" for name in ("gpt", "llama", "moe", "deepseek")),
 )
 
 

@@ -25,6 +25,9 @@ _MADE_BY = (
     "torch.nn.utils.parametrize",
 )
 
+#: The beginning of a line that defines a class.
+_DEFINES = re.compile(r"\s*class\s+(\w+)")
+
 
 @functools.cache
 def source_of(cls: type) -> str:
@@ -41,9 +44,12 @@ def _only_line(cls: type, file: str) -> int | None:
 
     `inspect` parses the whole file for each class, which would take longer than a training step.
     """
-    lines = linecache.getlines(file)
-    defines = re.compile(rf"\s*class\s+{re.escape(cls.__name__)}\b")
-    found = [number for number, line in enumerate(lines, start=1) if defines.match(line)]
+    lines, name = linecache.getlines(file), cls.__name__
+    found = [
+        number
+        for number, line in enumerate(lines, start=1)
+        if name in line and (defined := _DEFINES.match(line)) and defined[1] == name
+    ]
     # A decorated class begins at its first decorator, which this search does not find.
     if len(found) != 1 or (found[0] > 1 and not _ends_no_decorator(lines[found[0] - 2])):
         return None

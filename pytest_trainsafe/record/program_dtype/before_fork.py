@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pytest_trainsafe import wings
-from pytest_trainsafe.record.program_dtype.random_operators import let_others_through, why_not
+from pytest_trainsafe.record.program_dtype.random_operators import register_for_good, why_not
 
 if not why_not():
-    let_others_through()
+    register_for_good()
 wings.objects(wings.INSTRUMENTS)

@@ -249,6 +249,15 @@ def _undisturbed(
     return call(keys, *args, **kwargs)
 
 
+def register_for_good() -> None:
+    """Registers the kernels of this process before it forks ranks, which then need not do it.
+
+    They have no effect where the key is not included.  Requires that `why_not` returned "".
+    """
+    let_others_through()
+    _kernels.add_user(keys.key_named(KEY_NAME))
+
+
 class _Kernels:
     """The kernels of this process, which exist while any of its ranks intercepts operators."""
 
@@ -256,12 +265,16 @@ class _Kernels:
         self._library: Any = None
         self._users = 0
 
-    @contextmanager
-    def used(self, key: Any, interception: Interception) -> Iterator[None]:
-        """Intercepts the operators of this rank."""
+    def add_user(self, key: Any) -> None:
+        """Registers the kernels, and counts one more user, until whose end they stay."""
         if self._users == 0:
             self._library = _register(key)
         self._users += 1
+
+    @contextmanager
+    def used(self, key: Any, interception: Interception) -> Iterator[None]:
+        """Intercepts the operators of this rank."""
+        self.add_user(key)
         try:
             with interception.active():
                 yield

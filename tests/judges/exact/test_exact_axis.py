@@ -49,8 +49,9 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
 def test_a_point_with_the_dtype_exact_is_judged_by_the_exact_judge(
     project: pytest.Pytester, without_hypothesis: None, shared_fork_server: None
 ) -> None:
-    result = project.runpytest_subprocess(
-        *("--trainsafe-launcher", "threads", "--trainsafe-localize", "0.01", "-rf")
+    result = project.runpytest_inprocess(
+        *("--trainsafe-launcher", "threads", "--trainsafe-localize", "0.01", "-rf"),
+        "--basetemp=base",
     )
 
     result.assert_outcomes(passed=3, failed=3)
@@ -80,13 +81,13 @@ def test_a_point_with_the_dtype_exact_is_judged_by_the_exact_judge(
 def test_the_command_line_can_ask_for_it_in_a_sweep_and_beside_a_dtype(
     project: pytest.Pytester, without_hypothesis: None, shared_fork_server: None
 ) -> None:
-    swept = project.runpytest_subprocess(
-        "-k", "test_clean", "--trainsafe-sweep", "dtype=exact", "tp=2"
+    swept = project.runpytest_inprocess(
+        *("-k", "test_clean", "--trainsafe-sweep", "dtype=exact", "tp=2"), "--basetemp=base"
     )
     swept.assert_outcomes(passed=1)
     assert list(Path(project.path).glob("**/*.certificate.json"))
 
-    both = project.runpytest_subprocess(
+    both = project.runpytest_inprocess(
         *("-k", "test_unreduced", "--trainsafe-dtype", "exact,float64"),
         *("--trainsafe-localize", "off"),
     )

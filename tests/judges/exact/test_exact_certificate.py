@@ -66,7 +66,7 @@ def test_a_certificate_holds_until_it_or_its_program_is_changed(
     pytester: pytest.Pytester, without_hypothesis: None, shared_fork_server: None
 ) -> None:
     pytester.makepyfile(program=PROGRAM, test_it=TEST)
-    pytester.runpytest_subprocess().assert_outcomes(passed=1)
+    pytester.runpytest_inprocess("--basetemp=base").assert_outcomes(passed=1)
     [path] = Path(pytester.path).glob("**/*test_clean*.certificate.json")
     certificate = read(path)
     assert set(certificate.sources) == {"program.py"}

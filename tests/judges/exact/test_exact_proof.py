@@ -53,7 +53,7 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
 def test_a_program_is_proved_refuted_or_not_covered(
     project: pytest.Pytester, without_hypothesis: None, shared_fork_server: None
 ) -> None:
-    result = project.runpytest_subprocess("--junitxml=report.xml")
+    result = project.runpytest_inprocess("--junitxml=report.xml", "--basetemp=base")
 
     result.assert_outcomes(passed=2, failed=3)
     text = result.stdout.str()

@@ -145,7 +145,7 @@ def test_bugs_are_refuted_at_small_sizes_and_a_branch_on_a_size_is_said_to_be_ou
 ) -> None:
     pytester.makepyfile(program=PROGRAM, test_it=TEST)
 
-    result = pytester.runpytest_subprocess("--trainsafe-launcher", "threads")
+    result = pytester.runpytest_inprocess("--trainsafe-launcher", "threads", "--basetemp=base")
 
     result.assert_outcomes(passed=1, failed=2)
     text = result.stdout.str()

@@ -53,6 +53,6 @@ def test_types_are_found_without_declarations(
         program=PROGRAM.replace('"up": {"output": {"tp_dim": 1}}', ""), test_it=TEST
     )
 
-    result = pytester.runpytest_subprocess("--trainsafe-launcher", "threads", "-x")
+    result = pytester.runpytest_inprocess("--trainsafe-launcher", "threads", "-x")
 
     result.assert_outcomes(passed=3)

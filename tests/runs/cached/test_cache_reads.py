@@ -63,7 +63,7 @@ def test_outputs_do_not_count_and_changed_reads_run_the_reference_again(
     factor.write_text("1.0\n")
 
     def run() -> str:
-        result = pytester.runpytest_subprocess()
+        result = pytester.runpytest_inprocess()
         result.assert_outcomes(passed=1)
         return result.stdout.str()
 

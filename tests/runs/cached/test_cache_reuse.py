@@ -46,18 +46,18 @@ def project(
 def test_xdist_workers_share_a_reference_and_later_runs_reuse_it_unless_no_cache(
     project: pytest.Pytester,
 ) -> None:
-    first = project.runpytest_subprocess("-n", "2")
+    first = project.runpytest_inprocess("-n", "2")
     first.assert_outcomes(passed=2)
     first.stdout.fnmatch_lines(["references: 0 reused, 1 run"])
 
-    second = project.runpytest_subprocess()
+    second = project.runpytest_inprocess()
     second.assert_outcomes(passed=2)
     second.stdout.fnmatch_lines(["references: 1 reused, 0 run"])
 
     cache = project.path / ".pytest_cache" / "d" / "trainsafe"
     entries = {path: path.stat().st_mtime_ns for path in cache.glob("*/trace")}
     assert len(entries) == 1
-    uncached = project.runpytest_subprocess("--trainsafe-no-cache", "--basetemp=base")
+    uncached = project.runpytest_inprocess("--trainsafe-no-cache", "--basetemp=base")
     uncached.assert_outcomes(passed=2)
     uncached.stdout.no_fnmatch_line("references:*")
     uncached.stdout.fnmatch_lines(["trainsafe: *no-cache*"])

@@ -28,7 +28,7 @@ def test_nondeterminism_from_the_order_of_a_set_is_reported_at_the_first_differi
     pytester.makepyfile(test_determinism=TEST)
     write_ini()
 
-    result = pytester.runpytest_subprocess("--trainsafe-localize=off")
+    result = pytester.runpytest_inprocess("--trainsafe-localize=off")
 
     result.assert_outcomes(failed=1)
     # Nothing differs up to the end of step 0: forked and new ranks compute the same bits.

@@ -21,6 +21,6 @@ def test_a_run_of_two_ranks_resumes_on_two_ranks_and_on_one(
     pytester.makepyfile(test_resuming=TEST)
     write_ini()
 
-    result = pytester.runpytest_subprocess("--trainsafe-localize=off")
+    result = pytester.runpytest_inprocess("--trainsafe-localize=off")
 
     result.assert_outcomes(passed=1)

@@ -8,10 +8,11 @@ compute.  It exits with 1 if a mutation that does is certified.
 
 The right operators follow from float64 and from the relations of the graphs without the mutation,
 not from those of the mutated ones.  A sequential tensor is lost if each of its relations takes a
-tensor of a rank that the mutation changed, unless it is there with its dimensions turned; a result
-is lost if its expected relation takes one.  The right operators are those that make a lost tensor
-of tensors that are not lost, and, where tensors between them have no counterpart in the ranks even
-without the mutation, those that make these.
+tensor of a rank that the mutation changed, unless the ranks have it with its dimensions turned, or
+as terms of a sum; a result is lost if its expected relation takes one.
+The right operators are those that make a lost tensor of tensors that are not lost, and, where
+tensors between them have no counterpart in the ranks even without the mutation, those that make
+these.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -89,7 +90,7 @@ def right_operators(clean: Proof, problem: Problem, other: Problem) -> set[str]:
         for name, found in clean.relations.items()
         if found
         and all(set(each.names) & changed for each in found)
-        and not turned(run, problem.mesh, name, found)
+        and not still_there(run, problem.mesh, name, found)
     }
     for node in graph.nodes:  # Of a transposition, the ranks still have what is transposed.
         if node.name in lost and node.short in _TURNING and not lost & set(node.inputs):
@@ -97,30 +98,53 @@ def right_operators(clean: Proof, problem: Problem, other: Problem) -> set[str]:
     lost |= {name for name, each in clean.outputs.items() if set(each.names) & changed}
     right: set[str] = set()
     for name in lost:
-        if not lost & set(tensors_of(graph, run.sequential, name)):
-            waiting = [name]
-            while waiting:
-                right.add(each := waiting.pop())
-                made_of = tensors_of(graph, run.sequential, each)
-                waiting += [before for before in made_of if before in clean.missing]
+        passed, waiting, before = {name}, [name], set[str]()
+        while waiting:
+            made_of = set(tensors_of(graph, run.sequential, waiting.pop()))
+            between = made_of & set(clean.missing) - passed
+            passed |= between
+            before |= made_of - between
+            waiting += between
+        if not lost & before:
+            right |= passed
     return right
 
 
-def turned(run: Evaluated, mesh: RankMesh, name: str, relations: Sequence[Relation]) -> bool:
-    """Whether the ranks hold a matrix by one of its relations, but with its dimensions swapped."""
+def still_there(run: Evaluated, mesh: RankMesh, name: str, relations: Sequence[Relation]) -> bool:
+    """Whether the ranks have a tensor in another way than by its relations."""
     x = run.sequential[name]
-    if not isinstance(x, torch.Tensor) or x.ndim != 2:
-        return False
-    for relation in relations:
+    return isinstance(x, torch.Tensor) and any(
+        _makes(other, x, run, mesh)
+        for relation in relations
+        for other in (*_turned(relation, x.ndim), *_summed(relation, run, mesh))
+    )
+
+
+def _turned(relation: Relation, ndim: int) -> Iterator[Relation]:
+    """A relation of a matrix with its dimensions swapped."""
+    if ndim == 2:
         steps = tuple(
             replace(each, dim=1 - each.dim) if each.kind == "concat" else each
             for each in relation.steps
         )
-        back = Relation((Step("permute", numbers=(1, 0)), *steps), relation.names)
-        with suppress(InputRelationError):
-            made = combine(back, run.ranks, mesh, run.numbers)
-            if made.shape == x.shape and torch.allclose(made, x, rtol=1e-9, atol=1e-12):
-                return True
+        yield Relation((Step("permute", numbers=(1, 0)), *steps), relation.names)
+
+
+def _summed(relation: Relation, run: Evaluated, mesh: RankMesh) -> Iterator[Relation]:
+    """A replica as a sum of the ranks' terms, which differ: a sum of equal ones is a multiple."""
+    (name, *others) = relation.names
+    terms = [values.get(name) for values in run.ranks]
+    same = all(isinstance(each, torch.Tensor) and each.equal(terms[0]) for each in terms)
+    if not others and not same:
+        axes = [axis for axis in mesh.axes if axis not in {step.axis for step in relation.steps}]
+        for axis in axes:
+            yield Relation((Step("sum", axis), *relation.steps), relation.names)
+
+
+def _makes(relation: Relation, x: torch.Tensor, run: Evaluated, mesh: RankMesh) -> bool:
+    with suppress(InputRelationError):
+        made = combine(relation, run.ranks, mesh, run.numbers)
+        return made.shape == x.shape and torch.allclose(made, x, rtol=1e-9, atol=1e-12)
     return False
 
 

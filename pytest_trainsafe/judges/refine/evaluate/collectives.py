@@ -50,15 +50,11 @@ class Meeting:
 class _Group:
     """What the semantics of a reduction ask of a process group, with the parts that it gathers."""
 
-    def __init__(self, parts: Sequence[torch.Tensor], rank: int) -> None:
+    def __init__(self, parts: Sequence[torch.Tensor]) -> None:
         self._parts = parts
-        self._rank = rank
 
     def size(self) -> int:
         return len(self._parts)
-
-    def rank(self) -> int:
-        return self._rank
 
     def allgather(self, outputs: list[list[torch.Tensor]], given: object) -> _Group:
         for output, part in zip(outputs[0], self._parts, strict=True):
@@ -115,7 +111,10 @@ def exchange(meetings: Sequence[Meeting], mode: ExactMode) -> list[Any]:
     parts = [each.args[0].contiguous() for each in meetings]
     results = _moved(first, parts)
     if results is None:
-        results = [_reduced(each, parts, number, mode) for number, each in enumerate(meetings)]
+        whole = _reduced(first, parts, mode)
+        scattered = first.kind == "reduce_scatter_tensor"
+        shares = whole.chunk(len(parts)) if scattered else [whole] * len(parts)
+        results = [each.clone() for each in shares]
     mode.note(*(result for result in results if result.is_floating_point()))
     mode.met[".".join(first.node.operator.split(".")[:2])] += 1
     return results
@@ -157,32 +156,31 @@ def all_to_all(meetings: Sequence[Meeting]) -> list[torch.Tensor]:
     return [torch.cat([row[number] for row in pieces]) for number in range(len(meetings))]
 
 
-def _reduced(meeting: Meeting, parts: list[torch.Tensor], number: int, mode: ExactMode) -> Any:
-    if meeting.node.operator.startswith("vllm."):
-        name, args = "_c10d_functional.all_reduce", (parts[number], "sum")
-    else:
-        name = f"_c10d_functional.{meeting.kind}"
-        args = (parts[number], *meeting.args[1:-1])
-    semantics = mode.semantics.get(name)
-    if semantics is None or semantics.rule is None:
-        raise CannotSayError(
-            f"{meeting.graph.at(meeting.node)}: {meeting.node} has no semantics", name
-        )
-    if "reduce_scatter" in name and parts[number].shape[0] % len(parts):
+def _reduced(first: Meeting, parts: list[torch.Tensor], mode: ExactMode) -> torch.Tensor:
+    """The whole reduction of what the ranks give, which all of them get, or a part each."""
+    kind, op = first.kind, str(first.args[1])
+    if first.node.operator.startswith("vllm."):
+        kind, op = "all_reduce", "sum"
+    name = f"_c10d_functional.{kind}"
+    found = [mode.semantics.get(each) for each in (name, "_c10d_functional.all_reduce")]
+    rules = [each.rule for each in found if each is not None and each.rule is not None]
+    if len(rules) < len(found):
+        raise CannotSayError(f"{first.graph.at(first.node)}: {first.node} has no semantics", name)
+    if kind == "reduce_scatter_tensor" and parts[0].shape[0] % len(parts):
         raise GraphError(
-            f"{meeting.graph.at(meeting.node)}: {meeting.node} scatters "
-            f"{parts[number].shape[0]} rows over {len(parts)} ranks, which does not divide them"
+            f"{first.graph.at(first.node)}: {first.node} scatters {parts[0].shape[0]} rows over "
+            f"{len(parts)} ranks, which does not divide them"
         )
-    if not parts[number].is_floating_point():
-        return _whole(name, parts, number, str(args[1]))
-    return semantics.rule(mode.numbers, *args, _Group(parts, number))
+    if not parts[0].is_floating_point():
+        return _whole(name, parts, op)
+    whole: torch.Tensor = rules[-1](mode.numbers, parts[0], op, _Group(parts))
+    return whole
 
 
-def _whole(name: str, parts: list[torch.Tensor], number: int, kind: str) -> torch.Tensor:
+def _whole(name: str, parts: list[torch.Tensor], kind: str) -> torch.Tensor:
     """A reduction of integers or masks, which are the same in both arithmetics."""
     whole = torch.stack([part.to(torch.int64) for part in parts])
     results = {"sum": whole.sum(0), "max": whole.amax(0), "min": whole.amin(0)}
     if kind not in results:
         raise CannotSayError(f"a reduction of integers by {shown(kind)} has no semantics", name)
-    result = results[kind].to(parts[0].dtype)
-    return result.chunk(len(parts))[number] if "scatter" in name else result
+    return results[kind].to(parts[0].dtype)

@@ -172,6 +172,10 @@ def _rank(
         # A later operator may write into this memory.
         keep = changing and isinstance(result, torch.Tensor)
         values[node.name] = result.clone() if keep else result
+    for name in graph.outputs if changing else ():
+        # A result is what its memory holds in the end: others may have written into a view of it.
+        if name is not None and isinstance(final := current.get(name), torch.Tensor):
+            values[name] = final.clone()
 
 
 def _own(tensor: torch.Tensor, mode: ExactMode) -> torch.Tensor:

@@ -8,6 +8,7 @@ named by its ranks: "ranks 0 2".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -140,6 +141,22 @@ def _reduce_scatter(calls: Calls, node: Node) -> Translated:
     return _written(node, output, _node(node, "scattered", operator, whole, kind, size, name))
 
 
+def _coalesced(one: Callable[[Calls, Node], Translated]) -> Callable[[Calls, Node], Translated]:
+    """Several collectives in one call, each with an output and an input."""
+
+    def translate(calls: Calls, node: Node) -> Translated:
+        outputs, parts, *rest = node.args
+        assert isinstance(outputs, tuple)
+        assert isinstance(parts, tuple)
+        nodes: list[Node] = []
+        for number, pair in enumerate(zip(outputs, parts, strict=True)):
+            alone = replace(node, name=f"{node.name}.{number}", args=(*pair, *rest))
+            nodes += one(calls, alone)[0]
+        return nodes, (None,)
+
+    return translate
+
+
 def _all_to_all(calls: Calls, node: Node) -> Translated:
     output, x, group, received, sent = node.args[:5]
     operator = "_c10d_functional.all_to_all_single.default"
@@ -182,5 +199,7 @@ _CALLS: dict[str, Callable[[Calls, Node], Translated]] = {
     "allreduce_": _all_reduce, "_allgather_base_": _all_gather, "allgather_": _all_gather_lists,
     "_reduce_scatter_base_": _reduce_scatter, "alltoall_base_": _all_to_all,
     "broadcast_": _broadcast, "send": _sent("p2p.send"), "recv_": _sent("p2p.recv_"),
-    "barrier": _nothing,
+    "barrier": _nothing, "allreduce_coalesced_": _all_reduce,
+    "allgather_into_tensor_coalesced_": _coalesced(_all_gather),
+    "reduce_scatter_tensor_coalesced_": _coalesced(_reduce_scatter),
 }  # fmt: skip

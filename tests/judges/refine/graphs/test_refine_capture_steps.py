@@ -65,6 +65,93 @@ def test_clipping_and_accumulation(early):
     assert isinstance(found, Refutation if early else Proof)
 
 
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_result_that_is_written_into_by_a_view_afterwards(planted):
+    def program(rank, ranks):
+        def step(given):
+            y = given["x"] * given["w"]
+            if ranks == 1 or not planted:
+                y.view(-1).mul_(0.5)
+            return {"y": y}
+
+        return step
+
+    def arguments(ranks):
+        return {"x": drawn(4 // ranks, 3), "w": drawn(3)}
+
+    relation = {"mesh": {"dp": 2}, "inputs": {"x": "concat 0", "w": "replica"}}
+    found = outcome(program, arguments(1), arguments(2), relation)
+    assert isinstance(found, Refutation if planted else Proof)
+
+
+@pytest.mark.parametrize("planted", ["", "scale", "reduction"])
+def test_gradients_in_a_bucket_are_results_with_what_the_bucket_holds_in_the_end(planted):
+    """A gradient is a view of the bucket, which is reduced and divided after it was written."""
+
+    def program(rank, ranks):
+        def step(given):
+            bucket = torch.zeros(8, dtype=torch.float64)
+            grads = {"a": bucket[:4], "b": bucket[4:]}
+            for name, grad in grads.items():
+                grad.add_((given["x"] * given[name]).sum(0) / len(given["x"]))
+            if ranks > 1 and planted != "reduction":
+                with dist._coalescing_manager():
+                    for part in (bucket[:3], bucket[3:]):
+                        dist.all_reduce(part)
+            if ranks > 1 and planted != "scale":
+                bucket /= ranks
+            return {f"grad {name}": grad for name, grad in grads.items()}
+
+        return step
+
+    def arguments(ranks):
+        return {"x": drawn(4 // ranks, 4), "a": drawn(4), "b": drawn(4)}
+
+    found = outcome(program, arguments(1), arguments(2), {
+        "mesh": {"dp": 2}, "inputs": {"x": "concat 0", "a, b": "replica"},
+    })  # fmt: skip
+    assert isinstance(found, Refutation if planted else Proof)
+
+
+def scatter(part, whole):
+    """reduce_scatter_tensor, which newer releases of torch call by another name."""
+    getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(part, whole)
+
+
+def gather(whole, part):
+    getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(whole, part)
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_buckets_that_are_scattered_and_gathered_at_once(planted):
+    """As a distributed optimizer does: each rank updates its part of each bucket."""
+
+    def program(rank, ranks):
+        def step(given):
+            whole = [given["x"].sum(0) * given[name] for name in ("a", "b")]
+            if ranks == 1:
+                return whole
+            parts = [each.new_empty(2) for each in whole]
+            with dist._coalescing_manager():
+                for part, each in zip(parts, whole, strict=True):
+                    scatter(part, each)
+            results = [each.new_empty(4) for each in whole]
+            with dist._coalescing_manager():
+                for result, part in zip(results, parts[::-1] if planted else parts, strict=True):
+                    gather(result, part)
+            return results
+
+        return step
+
+    def arguments(ranks):
+        return {"x": drawn(4 // ranks, 4), "a": drawn(4), "b": drawn(4)}
+
+    found = outcome(program, arguments(1), arguments(2), {
+        "mesh": {"dp": 2}, "inputs": {"x": "concat 0", "a, b": "replica"},
+    })  # fmt: skip
+    assert isinstance(found, Refutation if planted else Proof)
+
+
 EXPERTS, CAPACITY, WIDTH, TOKENS = 4, 3, 5, 4
 
 

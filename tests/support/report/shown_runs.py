@@ -100,8 +100,8 @@ def write_project(folder: Path) -> None:
 
 
 def run_project(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """As `run_tests`, without localisation, which takes most of the time."""
-    return run_tests(folder, "--trainsafe-localize=off", *options)
+    """As `run_tests`, in little time: with ranks in one process, and without localisation."""
+    return run_tests(folder, "--trainsafe-launcher=threads", "--trainsafe-localize=off", *options)
 
 
 def run_tests(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -18,7 +18,7 @@ MOST_MODULES, MOST_PLACES = 240, 400
 _LANES: tuple[tuple[str, tuple[Kind, ...], bool], ...] = (
     ("forward", ("input", "activation", "decision", "loss"), False),
     ("backward", ("activation_grad",), True),
-    ("gradient of a micro-batch", ("param_grad",), True),
+    ("micro-batch gradient", ("param_grad",), True),
     ("reduced gradient", ("unclipped_grad", "main_grad", "grad_norm"), False),
     ("optimizer", ("update", "optimizer_state", "master_param"), False),
     ("state", ("param", "buffer"), False),

@@ -72,13 +72,13 @@ def test_the_dataflow_has_the_modules_in_the_order_of_the_forward_and_one_first(
 
     modules = ("input", "embed", "layers.0.up", "layers.0", "layers.1.up", "layers.1")
     assert graph.rows == (*modules, "the whole model")
-    assert graph.lanes == ("forward", "backward", "gradient of a micro-batch", "optimizer")
+    assert graph.lanes == ("forward", "backward", "micro-batch gradient", "optimizer")
     assert graph.up == (1, 2)
     states = {(graph.lanes[n.lane], graph.rows[n.row]): n.state for n in graph.nodes}
     assert states["backward", "layers.1.up"] == "first"
     assert states["optimizer", "layers.0.up"] == "wrong"
     assert {
-        state for key, state in states.items() if key[0].startswith(("forward", "gradient"))
+        state for key, state in states.items() if key[0] in ("forward", "micro-batch gradient")
     } == {"pale"}
     heat = find(HeatMap, made)
     assert heat.first is not None
@@ -187,7 +187,7 @@ def test_the_table_says_where_patterns_are_looked_for() -> None:
         assert ("patterns are looked for in the first 12 wrong tensors" in table.note) == said
 
 
-def test_a_class_whose_output_is_a_multiple_has_its_constructor_shown_after_its_forward(
+def test_a_class_whose_forward_is_wrong_has_its_constructor_shown_after_the_forward(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "program.py"
@@ -195,11 +195,11 @@ def test_a_class_whose_output_is_a_multiple_has_its_constructor_shown_after_its_
         "class Up(Module):\n    def __init__(self):\n        self.scale = 2.0\n\n"
         "    def forward(self, x):\n        return self.scale * x\n"
     )
-    judgement = judged(IDS, {tensor("layers.1.up"): 1e-2})
-    [finding] = judgement.rungs[0].comparison.findings
-    for factor, lines in ((2.0, ["def forward(self, x):", "def __init__(self):"]), (0.0, None)):
-        scaled = Pattern("scaled", "the value is a multiple", factor=factor)
-        found = [msgspec.structs.replace(finding, pattern=scaled, source=f"{path}:1")]
+    kinds: tuple[Kind, ...] = ("activation", "activation_grad")
+    for kind, constructor in zip(kinds, (["def __init__(self):"], []), strict=True):
+        judgement = judged(IDS, {tensor("layers.1.up", kind): 1e-2})
+        [finding] = judgement.rungs[0].comparison.findings
+        found = [msgspec.structs.replace(finding, source=f"{path}:1")]
         shown = [*source(None, found, explained=False)]
         marked = [code.lines[code.marked - code.first].strip() for code in shown]
-        assert marked == (lines or ["def forward(self, x):"])
+        assert marked == ["def forward(self, x):", *constructor]

@@ -25,6 +25,24 @@ Kind = Literal[
     "update",  # derived, never recorded: the change of a parameter in a step
 ]
 
+#: What each kind of tensor is, in a few words for readers of reports.
+MEANINGS: dict[Kind, str] = {
+    "input": "what the model is given",
+    "activation": "the output of a module",
+    "activation_grad": "the gradient that arrives at the output of a module in the backward",
+    "decision": "indices that a module chose, such as the experts of a token",
+    "buffer": "a buffer of a module",
+    "param": "a parameter",
+    "param_grad": "the gradient of a parameter from the backward of one micro-batch",
+    "unclipped_grad": "the gradient of a parameter after all reductions, before clipping",
+    "main_grad": "the gradient of a parameter that the optimizer receives, after all reductions",
+    "master_param": "the optimizer's own copy of a parameter, in a wider dtype",
+    "optimizer_state": "what the optimizer keeps of a parameter, such as moments",
+    "loss": "the loss that the program reports",
+    "grad_norm": "the norm of all gradients, by which they are clipped",
+    "update": "by how much a step changed a parameter",
+}
+
 #: The step number under which the values before the first step are recorded.
 INITIAL = -1
 

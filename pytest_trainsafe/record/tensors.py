@@ -143,3 +143,19 @@ def name_in_ledger(tensor: Any, name: str) -> None:
     local = tensor.to_local() if is_dtensor(tensor) else tensor
     if type(local) in (torch.Tensor, torch.nn.Parameter) and local.layout == torch.strided:
         name_tensor(local, name)
+
+
+def name_gradients(parameter: torch.Tensor, name: str) -> None:
+    """Names the gradients of the parameter `name`: its `main_grad` now, `grad` when it is made.
+
+    A program may reduce either of them during the backward.
+    """
+
+    def hook(of: torch.Tensor) -> None:
+        if of.grad is not None:
+            name_in_ledger(of.grad, f"{name}.grad")
+
+    main = getattr(parameter, "main_grad", None)
+    if isinstance(main, torch.Tensor):
+        name_in_ledger(main, f"{name}.grad")
+    parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]

@@ -279,6 +279,9 @@ What = Literal[
 
 Of = Literal["gradients", "norm"]
 
+#: The most reductions of different sizes that a rank records for one line.
+MAX_SIZES = 16
+
 _LINE = re.compile(r"[^\x00-\x1f]+:\d{1,9}", re.ASCII)
 
 

@@ -135,13 +135,16 @@ def _sizes(sizes: list[int] | int | None, world: int) -> tuple[int, ...] | None:
     return (sizes,) * world if isinstance(sizes, int) else tuple(sizes)
 
 
+#: What follows the name of the first tensor in the name of a buffer that begins with it.
+AND_MORE = " and more"
+
 #: data pointer -> (the tensor, its number of elements, its name)
 _names: dict[int, tuple[weakref.ref[torch.Tensor], int, str]] = {}
 keep_per_rank(__name__, "_names", copied=True)
 
 
 def name_tensor(tensor: torch.Tensor, name: str) -> None:
-    """Names this tensor, and views of all of it, in the ledger.
+    """Names this tensor, views of all of it, and buffers that begin with it, in the ledger.
 
     Ranks that reduce tensors of the same names in different orders are reported.  The tensor is
     not kept alive; its name is forgotten with it.
@@ -159,13 +162,15 @@ def _name_of(tensor: torch.Tensor) -> str:
     except RuntimeError:  # fake and functional tensors have no memory
         return ""
     named = _names.get(pointer)
-    if named is None or named[1] != tensor.numel():
+    if named is None or named[1] > tensor.numel():
         return ""
     owner = named[0]()
     if owner is None or owner.data_ptr() != pointer:  # the memory was reused
         del _names[pointer]
         return ""
-    return named[2]
+    if named[1] == tensor.numel():
+        return named[2]
+    return f"{named[2]}{AND_MORE}" if tensor.is_contiguous() else ""
 
 
 _current: Ledger | None = None

@@ -26,6 +26,7 @@ from pytest_trainsafe.record.model.parameter_layout import (
 )
 from pytest_trainsafe.record.tensors import (
     local_values,
+    name_gradients,
     name_in_ledger,
     on_gradient,
     own_layout,
@@ -128,7 +129,7 @@ class ParameterRecorder:
             if parameter.requires_grad and name not in self._hooked:
                 self._hooked.add(name)
                 on_gradient(parameter, self._on_gradient(name))
-                parameter.register_post_accumulate_grad_hook(_name_gradient(name))  # type: ignore[no-untyped-call]
+                name_gradients(parameter, name)
 
     def write(self, microbatch: int) -> None:
         """Writes the gradients of one micro-batch; its later gradients are not recorded."""
@@ -440,11 +441,3 @@ class ParameterRecorder:
         elif master.flat_range != held.flat_range:
             return False
         return value.shape == masters.shape and torch.equal(value, masters.to(value.dtype))
-
-
-def _name_gradient(name: str) -> Callable[[torch.Tensor], None]:
-    def hook(parameter: torch.Tensor) -> None:
-        if parameter.grad is not None:
-            name_in_ledger(parameter.grad, f"{name}.grad")
-
-    return hook

@@ -16,19 +16,16 @@ import torch
 from pytest_trainsafe.core.code_files import calling_frames, line_of
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.launch.collectives.collective import Collective
+from pytest_trainsafe.launch.collectives.ledger import AND_MORE
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.tensors import local_values
-from pytest_trainsafe.trace.facts import Of, Reduction
+from pytest_trainsafe.trace.facts import MAX_SIZES, Of, Reduction
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: Operations that sum over ranks.
 _SUMS = frozenset(
     {"all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor"}
 )
-
-
-#: Maximum number of reductions recorded for one line, which may reduce parameters of many sizes.
-MAX_SIZES = 16
 
 
 #: A collective may reduce several small parameters together.  SMALL is the maximum number of
@@ -45,15 +42,16 @@ class Reductions:
     `parameters` are the model's parameters.  A collective that reduces several tensors at once
     counts as a reduction of gradients.  A collective that reduces one tensor does so if
 
-    - the tensor is a gradient,
+    - the tensor is a gradient, or a buffer that begins with one,
     - it has as many elements as a parameter (a copy of its gradient),
     - it has as many elements as several small parameters together (norms and biases), or
     - it has at least as many elements as the largest parameter (a bucket).
 
     A reduction of a single number counts as a reduction of the norm of the gradients.  Inside of a
-    micro-batch only reductions of gradients over dp alone are recorded.  Inside of an optimizer's
-    step, any reduction of several floating-point numbers counts as one of gradients, because the
-    optimizer may pad or stack them.
+    micro-batch only reductions over dp alone are recorded, and those whose tensor is known to be a
+    gradient or a buffer that begins with one.  Inside of an optimizer's step, any reduction of
+    several floating-point numbers counts as one of gradients, because the optimizer may pad or
+    stack them.
     """
 
     def __init__(
@@ -81,7 +79,8 @@ class Reductions:
         # Inside a micro-batch the model itself may reduce tensors, but never over dp alone.
         inside = self._clock.open is not None or in_backward()
         roles = {self._point.mesh.role(axis) for axis in axes}
-        if not axes or (inside and (of_norm or roles != {"dp"})):
+        elsewhere = not _named_gradient(call) and (of_norm or roles != {"dp"})
+        if not axes or (inside and elsewhere):
             return
         how = f"({call.reduce})" if call.reduce else ""
         name, caller = f"{call.op}{how}", called_at(call.site)
@@ -97,7 +96,7 @@ class Reductions:
     def _of_gradients(self, call: Collective, numel: int | None) -> bool:
         if numel is None:  # several tensors at once
             return True
-        if call.name.endswith(".grad"):
+        if _named_gradient(call):
             return True
         if not _floating(call) or numel == 1:
             return False
@@ -131,6 +130,11 @@ def _numel(call: Collective) -> int | None:
     if call.op == "reduce_scatter" and call.gives is not None:
         return sum(call.gives)
     return call.numel
+
+
+def _named_gradient(call: Collective) -> bool:
+    """Whether the tensor of a collective has the name of a gradient, or begins with one."""
+    return call.name.removesuffix(AND_MORE).endswith(".grad")
 
 
 def _floating(call: Collective) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 import msgspec
 
+from pytest_trainsafe.core.tensor_id import MEANINGS
 from pytest_trainsafe.report.html.document import Document
 from pytest_trainsafe.report.run.families import Family, families
 from pytest_trainsafe.report.run.outcome import Outcome
@@ -42,7 +43,9 @@ def page_of(document: Document) -> str:
         style=style,
         script_hash=_hash(script),
         style_hash=_hash(style),
-        data=_inline({"document": document, "families": _families(document, causes)}),
+        data=_inline(
+            {"document": document, "families": _families(document, causes), "kinds": MEANINGS}
+        ),
         listed=[entry.outcome for entry in document.entries[:_MOST_LISTED]],
     )
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pytest_trainsafe.core.finding import Finding, Pattern
+from pytest_trainsafe.core.layout import Flat, Part
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.explain import pictures
@@ -119,6 +120,33 @@ def test_ranks_that_hold_the_same_values_are_said_to_be_equal(bench: Bench) -> N
     names = [each.name for each in ranks.maps]
     assert names[0].startswith("rank 0 · ")
     assert all("=" in name.partition(" · ")[2] for name in names)
+
+
+def test_ranges_of_a_flattened_tensor_are_shown_at_their_places_in_it(bench: Bench) -> None:
+    rung = bench.rung(Point.of(dp=2, pp=2), dtype="float64")
+    id = parameter("main_grad", "fc2.weight", 0)
+    whole = torch.arange(HIDDEN * INNER, dtype=torch.float64)
+    cut = 3 * INNER + 5  # in the fourth row
+    ranges = ((0, cut), (cut, whole.numel() - cut))
+    parts = [
+        Part(2 * pp + dp, {"dp": dp, "pp": pp}, whole[begin : begin + length],
+             (Flat(begin, length, (HIDDEN, INNER), ("dp",)),))
+        for pp in range(2) for dp, (begin, length) in enumerate(ranges)
+    ]  # fmt: skip
+    reference = whole.reshape(HIDDEN, INNER).numpy()
+    [panel] = pictures._of_ranks(rung, "fc2.weight", parts, reference, finding(id))
+
+    assert isinstance(panel, Maps)
+    first, second, third, _ = panel.maps
+    assert first.name == f"rank 0 · dp=0 pp=0, elements 0 to {cut - 1} of {whole.numel()}"
+    assert ", equal to rank 0, " in third.name
+    assert (values(first) + values(second)).reshape(-1).tolist() == whole.tolist()
+    assert [(each.top, each.bottom) for each in first.borders] == [(0, 4)]
+    assert [(each.top, each.bottom) for each in second.borders] == [(3, HIDDEN)]
+    assert panel.note == (
+        "the stages pp=0 and pp=1 each have a copy of this parameter (it is tied), so its gradient "
+        "must be summed over them"
+    )
 
 
 def test_only_the_first_few_wrong_tensors_have_pictures(bench: Bench) -> None:

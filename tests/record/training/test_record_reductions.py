@@ -141,6 +141,19 @@ def test_within_a_micro_batch_only_reductions_over_dp_are_recorded(events: Reduc
     assert [made.axes for made in events.found] == [("dp",)]
 
 
+def test_within_a_micro_batch_reductions_of_known_gradients_are_recorded_over_any_axis(
+    events: ReductionWriter,
+) -> None:
+    clock = Clock()
+    clock.start_step()
+    clock.start_microbatch(0)
+    reductions = Reductions(clock, events, POINT, PARAMETERS)
+    names = ("w.grad", "w.grad and more", "w", "w and more")
+    for size, name in enumerate(names, 7):
+        reductions.on_collective(call(WORLD, shape=(size,), name=name))
+    assert [made.numel for made in events.found] == [7, 8]
+
+
 def test_a_collective_in_a_wrapper_function_is_recorded_with_its_caller(
     events: ReductionWriter,
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.report.browser import Look
+from tests.support.report.browser import Look, looking
 
 pytestmark = pytest.mark.processes
 
@@ -17,19 +17,9 @@ FIRST = "decoder.final_layernorm.weight · param_grad · step 0 · micro-batch 0
 
 @pytest.fixture
 def look(browser, shown: Path) -> Iterator[Callable[..., Look]]:
-    """Opens the page, and checks at the end that it asked for nothing and had no errors."""
-    opened: list[Look] = []
-
-    def open_page(**options: object) -> Look:
-        page = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **options})
-        opened.append(Look(page, shown / "index.html"))
-        return opened[-1]
-
-    yield open_page
-    for each in opened:
-        assert each.errors == []
-        assert {url.partition("#")[0] for url in each.requests} == {each.url}
-        each.page.close()
+    """Opens the page of real runs."""
+    with looking(browser, shown / "index.html") as open_page:
+        yield open_page
 
 
 def texts(look: Look, selector: str) -> list[str]:

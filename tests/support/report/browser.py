@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -48,6 +48,26 @@ def chromium() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def looking(browser: Browser, page: Path) -> Iterator[Callable[..., Look]]:
+    """Opens a page of a run, also several times, with options of the browser's window.
+
+    At the end, checks that the page asked for nothing and had no errors.
+    """
+    opened: list[Look] = []
+
+    def open_page(**options: object) -> Look:
+        given: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}, **options}
+        opened.append(Look(browser.new_page(**given), page))
+        return opened[-1]
+
+    yield open_page
+    for each in opened:
+        assert each.errors == []
+        assert {url.partition("#")[0] for url in each.requests} == {each.url}
+        each.page.close()
 
 
 class Look:

@@ -21,7 +21,7 @@ from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.align.updates import update_parts
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.core.indices import LayoutError, index_arrays
+from pytest_trainsafe.core.indices import LayoutError, index_arrays, split_flat
 from pytest_trainsafe.core.layout import Part
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import name_ranks
@@ -41,6 +41,12 @@ FULL, SMALL = 128, 32
 
 #: The most pieces of a dimension that a rank holds for which borders are drawn.
 _MOST_PIECES = 16
+
+#: The kinds of tensors that belong to a parameter.
+_OF_PARAMETERS = frozenset(
+    {"param", "param_grad", "unclipped_grad", "main_grad", "master_param", "optimizer_state"}
+    | {"update"}
+)
 
 _Matrix = npt.NDArray[np.float64]
 _Indices = npt.NDArray[np.intp]
@@ -249,15 +255,16 @@ def _of_ranks(
     summed = pattern is not None and pattern.name == "partial sum"
     values = {part.rank: _numbers(part.tensor) for part in parts[:MOST_RANKS]}
     scale = max(map(_scale, values.values()), default=0.0)
-    at = {part.rank: coordinates_text(part.coordinates, rung.candidate.sizes) for part in parts}
-    maps = [
-        _Grid.of(value, SMALL).map(
-            label(f"rank {rank}{at[rank]}{_equal(values, rank)}", 200), value, (), scale
-        )
-        for rank, value in values.items()
-        if value.size
-    ]
-    note = ""
+    maps = []
+    for part in parts[:MOST_RANKS]:
+        value, held = _placed(part, values[part.rank])
+        said = f"rank {part.rank}{coordinates_text(part.coordinates, rung.candidate.sizes)}"
+        said += f"{_equal(values, part.rank)}{f', {held}' if held else ''}"
+        if value.size:
+            grid = _Grid.of(value, SMALL)
+            borders = _of_range(part, grid) if held else ()
+            maps.append(grid.map(label(said, 200), value, borders, scale))
+    note = _tied(parts, finding)
     if summed and pattern is not None:
         axes = pattern.axis.split(" and ")
         here = {k: v for k, v in parts[0].coordinates.items() if k not in axes}
@@ -268,10 +275,51 @@ def _of_ranks(
         maps.append(own.map(label(f"sum: {ranks}", 120), total, (), scale))
         if total.shape == reference.shape:
             maps.append(own.map("reference", reference, (), scale))
-        note = pattern.text
+        note = f"{pattern.text}{f'; {note}' if note else ''}"
     return [
         Maps(title=f"What each rank holds: {name}", maps=tuple(maps[:24]), note=label(note, 2_000))
     ]
+
+
+def _placed(part: Part, value: _Matrix) -> tuple[_Matrix, str]:
+    """What a rank holds, and which elements: a range of a flattened tensor at its place in it.
+
+    Elements that the rank does not hold are 0.
+    """
+    _, flat = split_flat(part.layout)
+    elements = 0 if flat is None else math.prod(flat.shape)
+    if flat is None or value.size != flat.length or flat.offset + flat.length > elements:
+        return value, ""
+    whole = np.zeros(elements)
+    whole[flat.offset : flat.offset + flat.length] = value.reshape(-1)
+    held = f"elements {flat.offset} to {flat.offset + flat.length - 1} of {elements}"
+    return whole.reshape(flat.shape), held if flat.length else f"none of {elements} elements"
+
+
+def _of_range(part: Part, grid: _Grid) -> list[Border]:
+    """The rows of a map in which the range lies that a rank holds of a flattened tensor."""
+    _, flat = split_flat(part.layout)
+    high, wide = grid.shape
+    if flat is None or not flat.length:
+        return []
+    begin, end = flat.offset, flat.offset + flat.length
+    down, across = grid.rows / high, grid.columns / wide
+    if high == 1:
+        return [Border(0, begin * across, 1, end * across, "held by the rank")]
+    bottom = -(-end // wide)
+    return [Border(begin // wide * down, 0, bottom * down, grid.columns, "held by the rank")]
+
+
+def _tied(parts: Sequence[Part], finding: Finding) -> str:
+    """A clause on a parameter that several pipeline stages hold; "" for any other tensor."""
+    stages = sorted({part.coordinates.get("pp", 0) for part in parts})
+    if len(stages) < 2 or finding.where is None or finding.where.kind not in _OF_PARAMETERS:
+        return ""
+    named = " and ".join(f"pp={stage}" for stage in stages[:8])
+    return (
+        f"the stages {named} each have a copy of this parameter (it is tied), so its gradient must "
+        "be summed over them"
+    )
 
 
 def coordinates_text(coordinates: Mapping[str, int], sizes: Mapping[str, int]) -> str:

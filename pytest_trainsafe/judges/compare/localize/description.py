@@ -29,17 +29,21 @@ from pytest_trainsafe.judges.compare.localize.code.lines import (
     of_loss,
     set_up,
 )
-from pytest_trainsafe.judges.compare.localize.code.owners import other_class, taking_part
+from pytest_trainsafe.judges.compare.localize.code.owners import (
+    other_class,
+    summed_for_others,
+    taking_part,
+)
 from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.localize.code.unheld import UnheldLines
 from pytest_trainsafe.judges.compare.localize.conditions import Steps, condition_text
 from pytest_trainsafe.judges.compare.localize.gradients import (
     able_to_sum,
-    axis_of_terms,
     lost,
     never_reduced,
     norm_text,
     reduced_wrongly,
+    unsummed,
 )
 from pytest_trainsafe.judges.compare.localize.inputs import Compared
 from pytest_trainsafe.judges.compare.rung import RungTraces
@@ -301,17 +305,8 @@ class _Description:
         return f": they are not summed over {axis}, where each rank holds a term" if axis else ""
 
     def unsummed_axis(self, group: Sequence[Fault]) -> str:
-        """The axis over which the gradients of the group's parameters are never summed.
-
-        "" if there is no such axis or more than one, or if a gradient is wrong in another way.
-        """
-        targets = {fault.target for fault in group}
-        patterns = [
-            f.pattern
-            for f in self.found()
-            if f.where and f.where.kind == "param_grad" and f.where.path in targets and f.pattern
-        ]
-        return axis_of_terms(patterns)
+        """The axis over which the gradients of the group's parameters are never summed, or ""."""
+        return unsummed(self.comparison, [fault.target for fault in group], {"param_grad"})
 
     def unshared(self, group: Sequence[Fault]) -> list[TensorId]:
         """The parameters that the reference shares with the first of the group, as `untied` says.
@@ -347,6 +342,10 @@ class _Description:
         if group[0].phase == "reduction" and is_unsharded(self.rung.candidate):
             step = relative(self.places.of_phase("clearing", self.comparison)[0])
             belongs += f"; zero has no effect on the optimizer's step at {step}"
+        if group[0].phase in ("weights", "reduction"):
+            reduced = self.places.reductions
+            names = [fault.target for fault in group]
+            belongs += summed_for_others(self.rung.candidate, self.comparison, reduced, names)
         return source, f"{what}{self.leading_to(group, source)}{belongs}"
 
     def leading_to(self, group: Sequence[Fault], source: str) -> str:

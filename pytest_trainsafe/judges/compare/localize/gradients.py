@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from pytest_trainsafe.core.finding import Finding, Pattern
+from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.common_factor import reference_clips
@@ -19,7 +19,7 @@ from pytest_trainsafe.judges.compare.factor import factor_cause
 from pytest_trainsafe.judges.compare.localize.inputs import Compared
 from pytest_trainsafe.judges.compare.patterns.microbatches import LOST
 from pytest_trainsafe.judges.compare.rung import RungTraces
-from pytest_trainsafe.trace.facts import CollectiveEvent, Reduction, Site
+from pytest_trainsafe.trace.facts import MAX_SIZES, CollectiveEvent, Reduction, Site
 from pytest_trainsafe.trace.reader import Trace
 
 #: The kinds of gradients after their reduction.
@@ -41,17 +41,15 @@ def lost(comparison: Comparison, targets: Collection[str]) -> str:
     return "" if any(f.check == "replicas" for f in failing) else patterns[0].text
 
 
-def unsummed(comparison: Comparison, targets: Collection[str]) -> str:
-    """The axis over which the ranks hold terms of the reduced gradients of `targets`.
+def unsummed(
+    comparison: Comparison, targets: Iterable[str], kinds: Collection[str] = REDUCED
+) -> str:
+    """The axis over which the ranks hold terms of the gradients of `targets`, which are of `kinds`.
 
     "" if there is none or more than one, or if some are known to be wrong in another way.
     """
-    patterns = [f.pattern for f in _failing(comparison, targets) if f.pattern is not None]
-    return axis_of_terms(patterns)
-
-
-def axis_of_terms(patterns: Sequence[Pattern]) -> str:
-    """The axis of patterns that are all partial sums over the same axis; else ""."""
+    failing = _failing(comparison, targets, kinds)
+    patterns = [f.pattern for f in failing if f.pattern is not None]
     axes = {pattern.axis for pattern in patterns if pattern.name == "partial sum"}
     alone = all(pattern.name == "partial sum" for pattern in patterns) and len(axes) == 1
     return axes.pop() if alone else ""
@@ -121,13 +119,15 @@ def reduced_wrongly(
     return text
 
 
-def _failing(comparison: Comparison, targets: Iterable[str]) -> list[Finding]:
+def _failing(
+    comparison: Comparison, targets: Iterable[str], kinds: Collection[str] = REDUCED
+) -> list[Finding]:
     paths = {*targets}
     return [
         f
         for f in comparison.findings
         if f.verdict == "fail" and f.where is not None
-        if f.where.kind in REDUCED and f.where.path in paths
+        if f.where.kind in kinds and f.where.path in paths
     ]
 
 
@@ -169,11 +169,7 @@ def not_of_others(
     `targets` are paths of parameters.  A call that was given a tensor of unknown name, such as a
     bucket, may reduce any gradient.
     """
-    given: dict[str, set[str]] = {}
-    for rank in candidate.ranks:
-        for call in rank.events_of(CollectiveEvent):
-            if call.step is not None:
-                given.setdefault(call.site, set()).add(call.name)
+    given = given_at(candidate)
     wanted = {f"{path}.grad" for path in targets}
 
     def of_others(made: Reduction) -> bool:
@@ -181,6 +177,16 @@ def not_of_others(
         return all(name.endswith(".grad") for name in names) and not names & wanted
 
     return [made for made in reductions if not of_others(made)]
+
+
+def given_at(candidate: Trace) -> dict[str, set[str]]:
+    """By line, the names of the tensors that the collectives of the steps were given there."""
+    given: dict[str, set[str]] = {}
+    for rank in candidate.ranks:
+        for call in rank.events_of(CollectiveEvent):
+            if call.step is not None:
+                given.setdefault(call.site, set()).add(call.name)
+    return given
 
 
 def sizes_of(candidate: Trace, targets: Collection[str]) -> tuple[set[int], set[int]]:
@@ -204,7 +210,8 @@ def suspicion(
 
     Lines that reduce no right gradient come first, and of them those that reduce most wrong ones.
     `wrong` and `right` are the numbers of elements of parameters whose gradients are wrong and
-    right.  A call with another number, or an unknown one, is of a bucket: of any gradients.
+    right.  A call with another number, or an unknown one, is of a bucket: of any gradients; and a
+    line with MAX_SIZES numbers may reduce gradients of more.
     """
     sizes: dict[tuple[str, tuple[str, ...], str], set[int | None]] = {}
 
@@ -216,7 +223,7 @@ def suspicion(
 
     def key(made: Reduction) -> tuple[bool, int]:
         found = sizes[line(made)]
-        of_buckets = bool(found - wrong - right)
-        return bool(found & (right - wrong)), 0 if of_buckets else len(wrong - found)
+        of_any = bool(found - wrong - right) or len(found) >= MAX_SIZES
+        return bool(found & (right - wrong)), 0 if of_any else len(wrong - found)
 
     return key

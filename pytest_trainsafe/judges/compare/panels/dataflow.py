@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from pytest_trainsafe.core.rungs.table import rung_named
-from pytest_trainsafe.core.tensor_id import INITIAL, Kind
+from pytest_trainsafe.core.tensor_id import INITIAL, MEANINGS, Kind
 from pytest_trainsafe.judges.compare.panels.tensors import Compared, One, step_text
 from pytest_trainsafe.report.panels import Graph, HeatMap, Line, Node, Panel, Series, State, number
 from pytest_trainsafe.report.sections import label
@@ -18,7 +18,7 @@ MOST_MODULES, MOST_PLACES = 240, 400
 _LANES: tuple[tuple[str, tuple[Kind, ...], bool], ...] = (
     ("forward", ("input", "activation", "decision", "loss"), False),
     ("backward", ("activation_grad",), True),
-    ("gradient", ("param_grad",), True),
+    ("micro-batch gradient", ("param_grad",), True),
     ("reduced gradient", ("unclipped_grad", "main_grad", "grad_norm"), False),
     ("optimizer", ("update", "optimizer_state", "master_param"), False),
     ("state", ("param", "buffer"), False),
@@ -58,6 +58,8 @@ def dataflow(compared: Compared) -> Graph | None:
     note = f"{when}{batches}, in {compared.rung.dtype}: the largest error of each module and phase"
     if left > 0:
         note += f"; {left} more modules are left out"
+    if around := _around_first(compared, here):
+        note += f". {around}"
     return Graph(
         title="Dataflow",
         lanes=tuple(name for name, _, _ in lanes),
@@ -66,6 +68,26 @@ def dataflow(compared: Compared) -> Graph | None:
         up=tuple(n for n, (_, _, up) in enumerate(lanes) if up),
         note=note,
     )
+
+
+def _around_first(compared: Compared, here: Sequence[One]) -> str:
+    """A sentence on the first wrong output of a module: what before and inside it agrees."""
+    lead = compared.lead
+    if lead is None or lead.kind != "activation":
+        return ""
+    name = label(lead.path)
+    ones = [one for one in here if one.id.kind in ("input", "activation", "decision")]
+    at = next((n for n, one in enumerate(ones) if one.id == lead), 0)
+    prefix = f"{lead.module}." if lead.module else ""
+    batch = [one for one in ones[:at] if one.id.microbatch == lead.microbatch]
+    inside = [one for one in batch if one.id.kind != "input" and one.id.module.startswith(prefix)]
+    if not batch or any(one.state in ("wrong", "doubt") for one in batch):
+        return ""
+    text = f"First wrong: {name}. Everything before it agrees ({len(batch)} inputs and outputs)"
+    if inside:
+        modules = {one.id.module for one in inside}
+        text += f", also what the modules inside it give ({len(modules)}); its own output is wrong"
+    return text
 
 
 def _depth(ones: Iterable[One]) -> int:
@@ -107,7 +129,7 @@ def kinds(compared: Compared) -> HeatMap | None:
     if not compared.tensors:
         return None
     rows = list(dict.fromkeys(_layer(one.id.module) for one in _forward_first(compared)))[:200]
-    columns = list(dict.fromkeys(one.id.kind for one in compared.tensors))
+    columns: list[Kind] = list(dict.fromkeys(one.id.kind for one in compared.tensors))
     worst: dict[tuple[str, str], One] = {}
     for one in compared.tensors:
         key = _layer(one.id.module), one.id.kind
@@ -129,7 +151,8 @@ def kinds(compared: Compared) -> HeatMap | None:
         values=tuple(tuple(None if one is None else one.shown for one in row) for row in cells),
         anchors=tuple(tuple("" if one is None else one.anchor for one in row) for row in cells),
         first=first,
-        note=f"in {compared.rung.dtype}: the largest error of all steps and micro-batches",
+        note=f"in {compared.rung.dtype}: the largest error of all steps and micro-batches. "
+        + "; ".join(f"{kind.replace('_', ' ')}: {MEANINGS[kind]}" for kind in columns),
     )
 
 

@@ -17,13 +17,16 @@ _PLACE = re.compile(r"(?<!\S)([^\s:]+\.py:\d{1,7})\b")
 
 #: The kinds of tensors and the phases that a module's backward computes.
 _BACKWARD = frozenset({"activation_grad", "param_grad", "backward"})
+#: Those that a module's forward computes.
+_FORWARD = frozenset({"activation", "decision", "forward"})
 
 
 def source(located: Located | None, failing: Sequence[Finding], explained: bool) -> list[Code]:
     """The lines to look at, the most probable first.
 
     A module has those of its forward, or of its backward if it is wrong and the class defines one.
-    `explained` says that annotations are at fault, so that no module is.
+    The first module whose forward is wrong also has those of its constructor, which sets the
+    numbers that the forward uses.  `explained` says that annotations are at fault, and no module.
     """
     lead = lead_of(failing) if failing else None
     kind = lead.where.kind if lead is not None and lead.where is not None else ""
@@ -42,8 +45,13 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
     made: list[Code] = []
     for place, said in places.items():
         code = code_at(place, *said, methods)
-        if code is not None and not any(_has(shown, code) for shown in made):
-            made.append(code)
+        if code is None or any(_has(shown, code) for shown in made):
+            continue
+        made.append(code)
+        if phase in _FORWARD and len(made) == 1:
+            constructor = code_at(place, "Source: its constructor", said[1], ("__init__",))
+            if constructor is not None and not _has(code, constructor):
+                made.append(constructor)
     return made[:MOST_PLACES]
 
 

@@ -114,9 +114,9 @@ def tensors(compared: Compared) -> Table | None:
             number(one.error),
             number(one.allowed),
             one.shown,
-            one.said or _unexplained(one.state, place),
+            one.said,
         )
-        for place, one in enumerate(shown)
+        for one in shown
     ]
     columns = (
         "tensor",
@@ -129,6 +129,8 @@ def tensors(compared: Compared) -> Table | None:
         "pattern",
     )
     note = f"in {compared.rung.dtype}; wrong tensors in the order of dataflow, then by their errors"
+    if sum(one.state in ("first", "wrong") for one in shown) > MAX_EXPLAINED:
+        note += f"; patterns are looked for in the first {MAX_EXPLAINED} wrong tensors"
     if left:
         note += f"; {left} with smaller errors are left out"
     return Table(
@@ -144,12 +146,6 @@ def tensors(compared: Compared) -> Table | None:
 def step_text(step: int) -> str | int:
     """A step in words: its number, or "before the first step"."""
     return "before the first step" if step == INITIAL else step
-
-
-def _unexplained(state: State, place: int) -> str:
-    """Why the wrong tensor at this place of the table has no pattern; "" if none was found."""
-    wrong = state in ("first", "wrong") and place >= MAX_EXPLAINED
-    return f"not looked for: only in the first {MAX_EXPLAINED}" if wrong else ""
 
 
 def _rank(one: One) -> tuple[bool, float]:

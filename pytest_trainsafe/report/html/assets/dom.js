@@ -37,7 +37,7 @@ function path(text) {
 }
 
 // A text in which long absolute paths of lines keep their last three parts.
-const near = (text) => text.replace(/(?:\/[^\s/:]+)+((?:\/[^\s/:]+){3}:\d+)/g, "…$1");
+const near = (text) => text.replace(/(?:\.\.)?(?:\/[^\s/:]+)+((?:\/[^\s/:]+){3}:\d+)/g, "…$1");
 
 function asNumber(value) {
   if (value === "inf" || value >= INFINITE) return Infinity;

@@ -17,8 +17,8 @@ function headOf(entry) {
         path(outcome.program)] : null)),
     facts([
       ["finding", wrong && outcome.line ? path(outcome.line) : ""],
-      ["first wrong", wrong && first.where ? h("a", {href: linkTo({point: entry.key,
-        tensor: first.where})}, path(first.where)) : ""],
+      ["first wrong", wrong && first.where ? h("span", {}, h("a", {href: linkTo({point: entry.key,
+        tensor: first.where})}, path(first.where)), meaningOf(first.where)) : ""],
       ["error", wrong ? error : null],
       ["pattern", first.pattern ? name(first.pattern, "said") : ""],
       ["so", first.cause ? name(first.cause, "said") : ""],
@@ -31,6 +31,12 @@ function headOf(entry) {
       ["rerun", command(entry.rerun)],
       ["time", `${seconds(outcome.seconds)}${stages.length ? `: ${stages.join(", ")}` : ""}`],
     ])];
+}
+
+// What the kind of a tensor means, by the tensor's name: "weight · param_grad · step 0".
+function meaningOf(where) {
+  const kind = where.split(" · ").slice(1).find((each) => Object.hasOwn(data.kinds, each));
+  return kind ? h("span", {class: "quiet"}, ` – ${kind}: ${data.kinds[kind]}`) : null;
 }
 
 // The places to look at, one a line: the line at fault, then those that its description names.

@@ -1,7 +1,8 @@
 // Reads the data and the address of the page, and shows what the address names.
 
 const found = JSON.parse(document.getElementById("data").textContent);
-const data = {runs: found.document.runs, entries: found.document.entries, families: found.families};
+const data = {runs: found.document.runs, entries: found.document.entries, families: found.families,
+  kinds: found.kinds};
 const current = {entry: null, stays: false};  // stays: the next Point takes no focus
 
 const seen = new Map();

@@ -15,6 +15,7 @@ from pytest_trainsafe.fixtures import deepspeed
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judges.compare.localize.blame import Phase
+from pytest_trainsafe.judges.compare.localize.code.owners import summed_for_others
 from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.localize.initial import whole_steps
 from pytest_trainsafe.sweep.program import Program
@@ -26,6 +27,7 @@ from tests.support.localize.blamed_traces import PROGRAM, noting
 REDUCED = Reduction("all_reduce(SUM)", ("dp",), "/me/talk.py:3", "/me/grads.py:10", 16)
 LARGEST = Reduction("all_reduce(MAX)", ("dp",), "/me/talk.py:3", "/me/grads.py:12", 16)
 OTHERS = Reduction("all_reduce(SUM)", ("dp",), "/me/talk.py:3", "/me/grads.py:14", 128)
+BUCKET = Reduction("all_reduce(SUM)", ("dp",), "/me/talk.py:3", "/me/buckets.py:8", 500)
 NORM = Reduction("all_reduce(SUM)", ("tp",), "/me/norm.py:5", "", 1, "norm")
 STEP = Site("step", "/me/fit.py:40")
 ADAM = Site("optimizer", "/me/fit.py:20", name="AdamW")
@@ -101,6 +103,46 @@ def test_a_collective_that_was_given_other_gradients_alone_is_not_said_to_reduce
     assert places.listed("reduction", ["fc1.bias"]) == listed
     # Where other gradients are reduced is where this one should be.
     assert places.of_phase("reduction", compare(noted), ["fc1.bias"])[0] == REDUCED.caller
+
+
+@pytest.fixture(scope="module")
+def unreduced(tmp_path_factory: pytest.TempPathFactory):
+    """A bias of 16 elements of whose gradient each rank of dp holds a term."""
+    halves = only("main_grad", "fc1.bias", lambda r, at, part: part * (0.75, 0.25)[at["dp"]])
+    return rung(tmp_path_factory.mktemp("unreduced"), Point.of(dp=2), halves, limit=0)
+
+
+@pytest.mark.parametrize(
+    ("made", "names", "said"),
+    [
+        (REDUCED, ["norm.weight.grad", "fc2.bias.grad"], "the gradients of 2 other parameters"),
+        (OTHERS, [""], "gradients of 128 elements"),
+        (REDUCED, [""], ""),  # a copy that may be of this gradient
+        (BUCKET, [""], ""),
+    ],
+)
+def test_a_sum_that_runs_for_other_parameters_is_said_to_miss_this_one(
+    unreduced, made: Reduction, names: list[str], said: str
+) -> None:
+    noted = noting(unreduced, made, *given(*names))
+    clause = summed_for_others(noted.candidate, compare(noted), [made], ["fc1.bias"])
+
+    assert said in clause
+    assert bool(clause) == bool(said)
+    assert ("not for this one" in clause) == bool(said)
+    assert summed_for_others(noted.candidate, compare(noted), [NORM], ["fc1.bias"]) == ""
+
+
+def test_a_line_that_reduces_some_of_the_gradients_that_are_wrong_together_is_not_named(
+    wrong,
+) -> None:
+    noted = noting(wrong, STEP, REDUCED)
+    comparison = compare(noted)
+    found = Places(noted.candidate, PROGRAM, wrong.reference)
+
+    assert found.of_phase("reduction", comparison, ["fc1.bias"])[0] == REDUCED.caller
+    both = ["fc1.bias", "fc1.weight"]  # of 16 and of 128 elements
+    assert found.of_phase("reduction", comparison, both)[0] == STEP.at
 
 
 def test_a_max_reduction_of_gradients_is_named_before_a_sum(wrong) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
 from pytest_trainsafe.core.finding import Finding, Located, Pattern
-from pytest_trainsafe.core.tensor_id import Kind, TensorId
+from pytest_trainsafe.core.tensor_id import MEANINGS, Kind, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison, Measured
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.panels import panels
 from pytest_trainsafe.judges.compare.panels.dataflow import MOST_MODULES
+from pytest_trainsafe.judges.compare.panels.source import source
 from pytest_trainsafe.judges.compare.panels.tensors import MOST_TENSORS
 from pytest_trainsafe.report.panels import Code, Graph, HeatMap, Panel, Section, Series, Table
 
@@ -70,12 +72,14 @@ def test_the_dataflow_has_the_modules_in_the_order_of_the_forward_and_one_first(
 
     modules = ("input", "embed", "layers.0.up", "layers.0", "layers.1.up", "layers.1")
     assert graph.rows == (*modules, "the whole model")
-    assert graph.lanes == ("forward", "backward", "gradient", "optimizer")
+    assert graph.lanes == ("forward", "backward", "micro-batch gradient", "optimizer")
     assert graph.up == (1, 2)
     states = {(graph.lanes[n.lane], graph.rows[n.row]): n.state for n in graph.nodes}
     assert states["backward", "layers.1.up"] == "first"
     assert states["optimizer", "layers.0.up"] == "wrong"
-    assert {state for key, state in states.items() if key[0] in ("forward", "gradient")} == {"pale"}
+    assert {
+        state for key, state in states.items() if key[0] in ("forward", "micro-batch gradient")
+    } == {"pale"}
     heat = find(HeatMap, made)
     assert heat.first is not None
     assert (heat.rows[heat.first[0]], heat.columns[heat.first[1]]) == (
@@ -154,3 +158,48 @@ def test_every_place_that_the_description_names_has_its_lines_the_first_at_fault
         *("def forward(self, x):", "model = Up()", "def backward(ctx, gradient):")
     ]
     assert [code.note for code in shown] == what.split("; ")[:3]
+
+
+def test_the_dataflow_says_what_agrees_before_and_inside_the_first_wrong_module() -> None:
+    graph = find(Graph, [*panels(judged(IDS, {tensor("layers.1"): 1e-2}))])
+    assert graph.note.endswith(
+        ". First wrong: layers.1.output. Everything before it agrees (5 inputs and outputs), also "
+        "what the modules inside it give (1); its own output is wrong"
+    )
+    plain = find(Graph, [*panels(judged(IDS, {tensor("embed"): 1e-2}))])
+    assert plain.note.endswith("embed.output. Everything before it agrees (1 inputs and outputs)")
+    backward = tensor("layers.1.up", "activation_grad")
+    assert "First wrong" not in find(Graph, [*panels(judged(IDS, {backward: 1.0}))]).note
+
+
+def test_each_kind_of_tensor_is_explained_where_it_is_shown() -> None:
+    heat = find(HeatMap, [*panels(judged(IDS, {}))])
+    assert "param grad: the gradient of a parameter from the backward of one micro-bat" in heat.note
+    assert heat.note.count(": ") == 1 + len(heat.columns)
+    assert {*get_args(Kind)} == {*MEANINGS}
+
+
+def test_the_table_says_where_patterns_are_looked_for() -> None:
+    ids = [tensor(f"layers.{n}") for n in range(20)]
+    for wrong, said in ((20, True), (3, False)):
+        made = [*panels(judged(ids, dict.fromkeys(ids[:wrong], 1.0)))]
+        table = next(p for p in made if isinstance(p, Table) and p.title == "Compared tensors")
+        assert ("patterns are looked for in the first 12 wrong tensors" in table.note) == said
+
+
+def test_a_class_whose_forward_is_wrong_has_its_constructor_shown_after_the_forward(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        "class Up(Module):\n    def __init__(self):\n        self.scale = 2.0\n\n"
+        "    def forward(self, x):\n        return self.scale * x\n"
+    )
+    kinds: tuple[Kind, ...] = ("activation", "activation_grad")
+    for kind, constructor in zip(kinds, (["def __init__(self):"], []), strict=True):
+        judgement = judged(IDS, {tensor("layers.1.up", kind): 1e-2})
+        [finding] = judgement.rungs[0].comparison.findings
+        found = [msgspec.structs.replace(finding, source=f"{path}:1")]
+        shown = [*source(None, found, explained=False)]
+        marked = [code.lines[code.marked - code.first].strip() for code in shown]
+        assert marked == ["def forward(self, x):", *constructor]

@@ -9,10 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault
 from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, apart, own
-from pytest_trainsafe.trace.facts import Applied, CollectiveEvent, SetUp
+from pytest_trainsafe.judges.compare.localize.gradients import (
+    adds_up,
+    given_at,
+    not_of_others,
+    sizes_of,
+    unsummed,
+)
+from pytest_trainsafe.trace.facts import MAX_SIZES, Applied, CollectiveEvent, Reduction, SetUp
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import ModuleEvent, TensorEvent
 
@@ -135,3 +143,34 @@ def copies(candidate: Trace, targets: Sequence[str]) -> Place:
         f"sets up {path.rpartition('.')[0]} on rank {last} of {axis}{other}; no call that reduces "
         f"its gradient over {axis} was seen"
     )
+
+
+def summed_for_others(
+    candidate: Trace, comparison: Comparison, reductions: Sequence[Reduction], targets: list[str]
+) -> str:
+    """A clause on a sum that runs for other parameters and not for `targets`, which need it.
+
+    Other parameters are known by the names of the tensors that the calls were given, or by their
+    numbers of elements.  "" if no call runs, or if one may be of `targets`, which are paths.
+    """
+    axis = unsummed(comparison, targets, {"param_grad"}) or unsummed(comparison, targets)
+    over = [made for made in reductions if axis in made.axes and adds_up(made)]
+    if not over:
+        return ""
+    possible = not_of_others(candidate, over, targets)
+    own_sizes, others = sizes_of(candidate, targets)
+    sizes = {made.numel for made in possible}
+    if sizes & own_sizes or sizes - others or len(sizes) >= MAX_SIZES:
+        return ""  # of these parameters, or of a bucket
+    if possible:
+        least, *more = sorted(size for size in sizes if size is not None)
+        said = f"gradients of {least} elements{f' and {len(more)} other sizes' if more else ''}"
+    else:
+        given = given_at(candidate)
+        count = len(set().union(*(given[made.site] for made in over)))
+        said = f"the gradients of {count} other parameter{'s' if count > 1 else ''}"
+    line = over[0].caller if own(over[0].caller) else over[0].site
+    these = "this one" if len(targets) == 1 else f"these {len(targets)} parameters"
+    if possible and len(own_sizes) == 1:
+        these += f" ({min(own_sizes)} elements)"
+    return f"; {over[0]} at {relative(line)} runs for {said} and not for {these}"

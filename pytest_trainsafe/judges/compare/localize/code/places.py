@@ -298,7 +298,8 @@ class Places:
                 wrapper.user or wrapper.at,
                 f"{wrapper.name} is applied here and {does}{through(wrapper)}",
             )
-        if ranked:
+        # A line that reduces only some of the gradients that are wrong together is not the cause.
+        if ranked and (missing or not fitting or not suspect(ranked[0])[1]):
             return self._of(ranked)
         copied = copies(self.candidate, targets)
         written = copied if copied[0] else self._writes()

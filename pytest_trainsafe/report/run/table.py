@@ -68,7 +68,7 @@ def results(outcome: Outcome) -> tuple[str, str, str, str]:
     """The cells of one row in the columns RESULTS."""
     return (
         outcome.verdict,
-        "-" if outcome.worst is None else ratio(outcome.worst),
+        _ratio(outcome),
         "/".join(map(str, outcome.tensors)) or "-",
         f"{outcome.seconds:.1f}",
     )
@@ -77,3 +77,9 @@ def results(outcome: Outcome) -> tuple[str, str, str, str]:
 def ratio(value: float) -> str:
     """A number as text with two significant digits: `0.25`, `2e+13`, `inf`."""
     return f"{value:.2g}" if math.isfinite(value) else "inf"
+
+
+def _ratio(outcome: Outcome) -> str:
+    """The largest error over its allowance; "-" for a failure that is no error in size."""
+    fails_otherwise = outcome.verdict == "fail" and (outcome.worst or 0.0) <= 1
+    return "-" if outcome.worst is None or fails_otherwise else ratio(outcome.worst)

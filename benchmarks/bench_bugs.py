@@ -46,6 +46,12 @@ TITLES = {
     "deepseek": "Bugs of latent attention, shared experts, biased routers and further tokens",
 }
 
+#: By what mechanism the bugs of a catalogue are planted.
+MECHANISMS = {
+    "ttrace": "its original mechanism",
+    "deepseek": "the mechanism of its origin, or a similar one, as its description says",
+}
+
 
 @dataclass
 class Found:
@@ -101,7 +107,7 @@ def main() -> None:
     for name, bugs in CATALOGUES.items() if arguments.write else ():
         of_it = [one for one in found if one.bug in bugs]
         if of_it:
-            text = section(TITLES[name], of_it, facts, settings.max_world_size)
+            text = section(name, of_it, facts, settings.max_world_size)
             write_section(PAGE, name, text, HEAD)
     figures = [
         {
@@ -190,16 +196,16 @@ def report(found: list[Found]) -> None:
     print(f"  {right} of {len(found)} localised to the right module and phase.")
 
 
-def section(title: str, found: list[Found], facts: dict[str, object], most: int) -> str:
+def section(name: str, found: list[Found], facts: dict[str, object], most: int) -> str:
     """One section of the page."""
     judged = sum(len(one.triggering) + len(one.others) for one in found)
     right = sum(one.localised for one in found)
     columns = "TTrace|bug|kind|fails|silent|judge|first wrong tensor|step|localised to|seconds|from"
     lines = [
-        f"## {title}",
+        f"## {TITLES[name]}",
         "",
         (
-            "Each bug is planted in the reference models by its original mechanism "
+            f"Each bug is planted in the reference models by {MECHANISMS[name]} "
             "(`reference_models/bugs/`), and judged at Points that trigger it and at Points that "
             "do not."
         ),

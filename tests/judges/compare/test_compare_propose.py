@@ -234,6 +234,20 @@ def test_partial_gradients_that_are_never_reduced_are_not_proposed(bench: Bench)
     assert found.left.where.kind == "main_grad"
 
 
+def test_partial_gradients_that_are_reduced_are_proposed_beside_another_fault(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        wrong = (record.id.kind, record.id.path) == ("main_grad", "fc2.weight")
+        return part * 3 if wrong else halves(record, at, part)
+
+    rung = bench.rung(Point.of(tp=2), edit, dtype="float64")
+    found = proposed(undeclared(rung, lambda id, placement: True))
+    assert found.wanted == {"parameters": {"norm.weight": {"gradient_partial": ["tp"]}}}
+    assert found.withheld == 0
+    assert found.left is not None
+    assert found.left.where is not None
+    assert (found.left.where.kind, found.left.where.path) == ("main_grad", "fc2.weight")
+
+
 def test_sharded_parameters_initialized_as_whole_are_proposed_by_their_shapes(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         initial = record.id.kind == "param" and record.id.step == INITIAL

@@ -33,7 +33,7 @@ from pytest_trainsafe.judges.compare.declarations.suggest import (
     place_of,
     wanted,
 )
-from pytest_trainsafe.judges.compare.declarations.undecided import undecided
+from pytest_trainsafe.judges.compare.declarations.undecided import is_reduced, undecided
 from pytest_trainsafe.judges.compare.declarations.unfit import unfit
 from pytest_trainsafe.judges.compare.explain.numbering import shares_batches
 from pytest_trainsafe.judges.compare.rung import RungTraces
@@ -117,7 +117,9 @@ def propose(
     left = None
     if averaged is None:
         left = next((f for f in comparison.findings if f.verdict == "fail"), None)
-    kept = [need for need in needs.values() if left is None or not need.sums]
+    kept = list(needs.values())
+    if left is not None:
+        kept = [need for need in kept if not need.sums or is_reduced(rung, comparison, need)]
     shaped = _shaped(rung, first)
     if shaped or averaged is not None:
         unexplained = ""  # the values are those of other elements, or a proposal fits

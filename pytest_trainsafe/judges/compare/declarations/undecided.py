@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pytest_trainsafe.core.layout import Partial
 from pytest_trainsafe.core.tensor_id import is_gradient_place
 from pytest_trainsafe.core.usage import name_list
+from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.suggest import MissingLayout
 from pytest_trainsafe.judges.compare.rung import RungTraces
 
@@ -36,6 +37,18 @@ def _is_confirmed(rung: RungTraces, need: MissingLayout) -> bool:
         (id.kind, id.module, id.name) == ("activation_grad", need.name, need.place)
         for id in rung.reference.ids()
     )
+
+
+def is_reduced(rung: RungTraces, comparison: Comparison, need: MissingLayout) -> bool:
+    """Whether the gradients of a parameter that are terms of a sum make a right gradient.
+
+    `comparison` is that of the candidate with the found layouts.
+    """
+    if need.section != "parameters":
+        return False
+    wrong = {f.where.path for f in comparison.findings if f.verdict == "fail" and f.where}
+    reduced = {id.path for id in rung.candidate.ids() if id.kind == "main_grad"}
+    return need.name in reduced - wrong
 
 
 def summed(need: MissingLayout) -> tuple[str, ...]:

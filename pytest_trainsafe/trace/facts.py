@@ -290,6 +290,7 @@ class Reduction(msgspec.Struct, frozen=True, tag="reduction", omit_defaults=True
     file on the call stack, "" for none: frameworks call collectives in functions of their own.
     `numel` counts the input elements; it is None if there are several input tensors.  `in_step` is
     true if an optimizer's step makes the call, after the main gradients were recorded.
+    `asynchronous` is true if the caller passed `async_op=True`.
     """
 
     call: Text
@@ -299,6 +300,7 @@ class Reduction(msgspec.Struct, frozen=True, tag="reduction", omit_defaults=True
     numel: Annotated[int, msgspec.Meta(ge=0, le=2**48)] | None = None
     of: Of = "gradients"
     in_step: bool = False
+    asynchronous: bool = False
 
     def fault(self) -> str:
         """What is wrong with this event; "" for a valid one."""

@@ -182,7 +182,9 @@ class Made(msgspec.Struct, frozen=True, tag="made", omit_defaults=True):
 
     `what` is "input" for an input of the model, with its key path as `name`; "output" for the
     output of the module `name`; and "loss" for a tensor whose `backward` is called.  `of` has, for
-    a loss, other lines that made the tensors from which `at` computes it, the nearest first.
+    a loss, other lines that made the tensors from which `at` computes it, the nearest first;
+    lines that ran before the model was called are not among them, unless their result requires
+    gradients.
     """
 
     what: MadeWhat

@@ -253,8 +253,13 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> str | None:
-    """The number of collected and skipped Points, and the network of the ranks."""
-    if not _in_use(config):
+    """The number of collected and skipped Points, and the network of the ranks.
+
+    None if errors of the collection keep them from running.
+    """
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    stopped = reporter.stats.get("error") and not config.option.continue_on_collection_errors
+    if stopped or not _in_use(config):
         return None
     from pytest_trainsafe.config.header import network
     from pytest_trainsafe.sweep.collect import counts

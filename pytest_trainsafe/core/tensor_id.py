@@ -93,10 +93,16 @@ class TensorId(msgspec.Struct, frozen=True, order=True):
         """Module and name joined: `layers.0.mlp.fc1.weight`."""
         return f"{self.module}.{self.name}" if self.module else self.name
 
+    @property
+    def shown(self) -> str:
+        """The path as reports show it: `output (root module)`, which is not that of a layer."""
+        of_root = not self.module and self.kind in ("activation", "activation_grad")
+        return f"{self.path}{' (root module)' * of_root}"
+
     def __str__(self) -> str:
         when = f"step {self.step}" if self.step != INITIAL else "before the first step"
         if self.microbatch is not None:
             when += f" · micro-batch {self.microbatch}"
         if self.call:
             when += f" · call {self.call}"
-        return f"{self.path} · {self.kind} · {when}"
+        return f"{self.shown} · {self.kind} · {when}"

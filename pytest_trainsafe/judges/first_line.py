@@ -46,7 +46,7 @@ def of_doubt(lead: Finding) -> str:
 def _about(finding: Finding) -> str:
     where = finding.where
     if where is not None:
-        return f"{where.path} · {where.kind}: "
+        return f"{where.shown} · {where.kind}: "
     return f"{finding.subject}: " if finding.subject is not None else ""
 
 

@@ -20,7 +20,7 @@ def first_of(lead: Finding, with_source: bool = True) -> FirstSummary:
         "pattern": lead.pattern.text if lead.pattern is not None else "",
         "pattern_name": lead.pattern.name if lead.pattern is not None else "",
         "cause": lead.pattern.cause if lead.pattern is not None else "",
-        "tensor": f"{where.path} · {where.kind}" if where is not None else "",
+        "tensor": f"{where.shown} · {where.kind}" if where is not None else "",
         "module": _module_of(lead),
         "dtype": lead.dtype,
         "error": lead.error,

@@ -123,7 +123,12 @@ def reason(result: GroupResult) -> str:
 
 
 def raised_at(result: GroupResult) -> str:
-    """The file:line of the program at which the first failed rank raised; "" if none raised."""
+    """The file:line of the program at which the first failed rank raised; "" if none raised.
+
+    If ranks disagreed on a collective, it is the line of the call.
+    """
+    if result.mismatch_at:
+        return result.mismatch_at
     first = None if result.first_failed is None else result.ranks[result.first_failed]
     return _program_line(first.traceback) if first is not None else ""
 

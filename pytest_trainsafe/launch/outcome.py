@@ -65,6 +65,7 @@ def group_result(
         stuck=supervision.reason == "stuck",
         first_failed=_first_failed(supervision, statuses),
         mismatches=(*alone, *(each.text for each in found), *unreported, *deadlocks, *told),
+        mismatch_at=found[0].at if found and not alone else "",
         waiting=(
             *unreadable,
             *waiting(flights, [_ENDED.get(status, "") for status in statuses]),

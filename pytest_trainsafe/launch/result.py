@@ -50,7 +50,8 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
     ran, and `timeout` how long it was allowed to.  `first_failed` is the rank whose failure came
     first; None if no rank raised or died.  `stuck` means that hung ranks were ended before
     `timeout`, because they waited in calls that could never complete.  `mismatches` describes
-    where ranks disagreed on their collectives; `waiting` describes the state of the ranks in each
+    where ranks disagreed on their collectives, and `mismatch_at` is the program's line of a call of
+    the first mismatch, "" if it is not known; `waiting` describes the state of the ranks in each
     process group in which a rank waited.  `problem` says why the group failed if no rank explains
     it.  `leftovers` lists the processes that outlived their rank and were ended with the group.
     `launcher_log` is the end of the output of torchrun or of the process that forked the ranks;
@@ -65,6 +66,7 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
     stuck: bool = False
     first_failed: int | None = None
     mismatches: tuple[str, ...] = ()
+    mismatch_at: str = ""
     waiting: tuple[str, ...] = ()
     problem: str = ""
     leftovers: tuple[str, ...] = ()

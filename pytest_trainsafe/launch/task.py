@@ -46,10 +46,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     `arguments` holds the arguments as `data.encode` encoded them when the Task was made, so later
     changes do not reach the ranks.  `sys_path` and `cwd` are those of the process that made the
     Task.  `env` is added to the ranks' environment.  `threads` is OMP_NUM_THREADS of each rank.
-    `live` is the label of the ranks' lines that the console shows while they run ("" for no label),
-    None to show none.  `debug` is the rank that gets the terminal at a `breakpoint()`, which other
-    ranks ignore; -1 if all ranks ignore it, and None if it is an error.  `schedule` is how ranks
-    that share a process take turns; a launcher of processes cannot run a Task that has one.
+    `live` is the label of the ranks' lines that the console shows while they run, such as
+    "reference, float32" ("" for no label), None to show none.  `debug` is the rank that gets the
+    terminal at a `breakpoint()`, which other ranks ignore; -1 if all ranks ignore it, and None if
+    it is an error.  `schedule` is how ranks that share a process take turns; a launcher of
+    processes cannot run a Task that has one.
     """
 
     target: Function | Script

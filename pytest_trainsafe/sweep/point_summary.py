@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 PROPERTY = "trainsafe"
 
+#: The check of a Point whose missing annotations were written to a file, which later Points read.
+ANNOTATED = "annotations:written"
+
 #: The maximum length of a property with a single fact; longer ones are cut.
 LONGEST = 1_000
 

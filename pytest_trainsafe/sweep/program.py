@@ -100,9 +100,15 @@ class Program:
 
     @property
     def name(self) -> str:
-        """The short name that reports use, such as `gpt.train`."""
+        """The short name that reports use, such as `gpt.train`.
+
+        For a script below the working directory it is the path from there.
+        """
         module, _, function = self.path.partition(":")
-        return f"{module.rpartition('.')[2]}.{function}" if function else self.path
+        if function:
+            return f"{module.rpartition('.')[2]}.{function}"
+        path = os.path.relpath(self.path)
+        return self.path if path.startswith(os.pardir) else path
 
     def complete(self, arguments: Mapping[str, object]) -> dict[str, object]:
         """`arguments` completed with the program's defaults, as its rules receive them."""

@@ -182,7 +182,9 @@ class Made(msgspec.Struct, frozen=True, tag="made", omit_defaults=True):
 
     `what` is "input" for an input of the model, with its key path as `name`; "output" for the
     output of the module `name`; and "loss" for a tensor whose `backward` is called.  `of` has, for
-    a loss, other lines that made the tensors from which `at` computes it, the nearest first.
+    a loss, other lines that made the tensors from which `at` computes it, the nearest first;
+    lines that ran before the model was called are not among them, unless their result requires
+    gradients.
     """
 
     what: MadeWhat
@@ -293,6 +295,7 @@ class Reduction(msgspec.Struct, frozen=True, tag="reduction", omit_defaults=True
     file on the call stack, "" for none: frameworks call collectives in functions of their own.
     `numel` counts the input elements; it is None if there are several input tensors.  `in_step` is
     true if an optimizer's step makes the call, after the main gradients were recorded.
+    `asynchronous` is true if the caller passed `async_op=True`.
     """
 
     call: Text
@@ -302,6 +305,7 @@ class Reduction(msgspec.Struct, frozen=True, tag="reduction", omit_defaults=True
     numel: Annotated[int, msgspec.Meta(ge=0, le=2**48)] | None = None
     of: Of = "gradients"
     in_step: bool = False
+    asynchronous: bool = False
 
     def fault(self) -> str:
         """What is wrong with this event; "" for a valid one."""

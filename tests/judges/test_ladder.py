@@ -188,6 +188,31 @@ def test_a_run_failure_in_two_rungs_is_raised(bench: Bench) -> None:
         climb_breaking(bench, broken)
 
 
+def test_an_error_that_two_rungs_share_is_reported_for_the_first_of_them(bench: Bench) -> None:
+    broken = {dtype: failure("no such file") for dtype in RUNGS}
+    with pytest.raises(GroupFailure) as caught:
+        climb_breaking(bench, broken)
+    assert caught.value is broken["float64"]
+
+
+class BrokenReference(Runs):
+    """A reference whose Runs fail."""
+
+    def at(self, dtype: str) -> Trace:
+        raise FAILED[dtype]
+
+
+FAILED = {dtype: failure("no such file") for dtype in RUNGS}
+
+
+def test_an_error_of_the_reference_is_reported_for_the_dtype_that_ran_first(bench: Bench) -> None:
+    candidate: Any = Breaking(bench, {}, again=True)
+    reference: Any = BrokenReference(bench, {}, ())
+    with pytest.raises(GroupFailure) as caught:
+        climb(candidate, reference, (), ())
+    assert caught.value is FAILED["float64"]
+
+
 @pytest.mark.parametrize("status", ["died", "hung"])
 def test_ranks_that_die_or_hang_in_float64_fail_the_test(bench: Bench, status: str) -> None:
     broken = {"float64": failure("", status)}

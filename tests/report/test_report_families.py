@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from pytest_trainsafe.report.run.families import condition, families
 from pytest_trainsafe.report.run.outcome import FirstDifference, Outcome
 from pytest_trainsafe.report.run.summary import family_lines
+from pytest_trainsafe.sweep.point_summary import ANNOTATED
 
 
 def outcome(point: str, verdict: str = "pass", tensor: str = "", **more: object) -> Outcome:
@@ -49,6 +51,17 @@ def test_failing_points_with_one_cause_are_one_family_with_one_block() -> None:
     assert text.count("rerun") == 1
     assert "fails where tp >= 2; 2 other points pass" in text
     assert "12: tp=2 cp=1, tp=2 cp=2, tp=2 cp=4" in text
+
+
+def test_points_judged_before_and_after_annotations_were_written_give_no_condition() -> None:
+    found = [outcome("tp=1"), outcome("tp=2", "fail"), outcome("tp=4")]
+    assert families(found)[0].condition == "tp=2"
+
+    wrote = FirstDifference(check=ANNOTATED, message="layouts are missing for 3 parameters")
+    found[1] = dataclasses.replace(found[1], first=wrote)
+    (family,) = families(found)
+
+    assert (family.condition, family.common) == ("", "")
 
 
 def test_a_condition_on_two_axes_names_both_and_no_other_axis() -> None:

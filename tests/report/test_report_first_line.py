@@ -248,5 +248,8 @@ def test_terminal_junit_file_and_annotations_have_the_same_line(
         escaped = line.replace(":", "%3A").replace(",", "%2C")
         assert any(f"title=trainsafe%3A model.train%3A {escaped}" in title for title in titles)
     assert terminal["test_own"].startswith("AssertionError: assert PosixPath(")
+    # A mismatch has the line of the call that the other ranks did not make.
+    late = 1 + MODEL.strip().splitlines().index("        torch.distributed.barrier()")
+    result.stdout.fnmatch_lines([f"   look at   model.py:{late}"])
     # The report is as it was.
     result.stdout.fnmatch_lines(["E  *TrainsafeFailure: trainsafe: model.train at dp=2 * differs*"])

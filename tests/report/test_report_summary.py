@@ -107,7 +107,7 @@ def test_failures_are_listed_before_the_largest_errors_and_the_rest_is_counted(m
         outcome("b.py::t[tp2]", "fail", 1e6, point="tp=2"),
     ]
 
-    lines = table_lines(tables(judged), detailed=False)
+    lines = table_lines(tables(judged, 3), detailed=False)
 
     assert [line.split()[:2] for line in lines] == [
         ["b.py::t"],
@@ -120,6 +120,20 @@ def test_failures_are_listed_before_the_largest_errors_and_the_rest_is_counted(m
         ["...", "and"],
     ]
     assert lines[-1] == "... and 1 more (-v shows all)"
+
+
+def test_points_that_are_all_shown_are_in_the_order_of_the_sweep():
+    judged = [
+        outcome("a.py::t[tp4]", worst=0.1, point="tp=4"),
+        outcome("a.py::t[tp1]", worst=0.2, point="tp=1"),
+        outcome("a.py::t[tp2]", "fail", 1e6, point="tp=2"),
+        outcome("b.py::t[tp1]", worst=0.9, point="tp=1"),
+    ]
+
+    found = tables(judged)
+
+    assert [table.test for table in found] == ["a.py::t", "b.py::t"]
+    assert [row[0] for row in found[0].rows] == ["4", "1", "2"]
 
 
 def test_axes_that_do_not_vary_are_shown_once_in_the_heading():

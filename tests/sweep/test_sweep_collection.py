@@ -18,6 +18,25 @@ def test_a_marked_test_is_collected_once_per_point_with_readable_ids(swept):
     result.stdout.fnmatch_lines(["trainsafe: 6 points, network *"])
 
 
+def test_points_that_an_error_of_the_collection_keeps_from_running_are_not_counted(swept):
+    swept.makepyfile(
+        test_bad="""
+        import pytest
+
+        @pytest.mark.trainsafe("program:train", tpp=[1])
+        def test_it():
+            pass
+        """
+    )
+
+    stopped = swept.runpytest_inprocess()
+    goes_on = swept.runpytest_inprocess("--collect-only", "--continue-on-collection-errors")
+
+    stopped.assert_outcomes(errors=1)
+    stopped.stdout.no_fnmatch_line("trainsafe: * points*")
+    goes_on.stdout.fnmatch_lines(["trainsafe: 6 points, network *"])
+
+
 def test_every_point_runs(swept):
     swept.runpytest_inprocess().assert_outcomes(passed=6)
 

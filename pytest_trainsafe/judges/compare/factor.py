@@ -32,7 +32,9 @@ class Factor:
     - "": there is no evidence of clipping, so the reduction or the loss may be scaled instead.
 
     `unsummed` names the axes over which the squares of the ranks' norms add up to the square of the
-    reference's norm, although no rank's norm is the reference's: "dp", or "" for none.
+    reference's norm, although no rank's norm is the reference's: "dp", or "" for none.  `alone`
+    names the axes along which ranks have different factors, and the clipped gradients of each rank
+    alone have the norm of all of the reference's; "" for none, or if `unsummed` names some.
     """
 
     step: int
@@ -41,6 +43,12 @@ class Factor:
     apart: tuple[TensorId, ...]
     clips: Clips
     unsummed: str = ""
+    alone: str = ""
+
+    @property
+    def of_parts(self) -> str:
+        """The axes along which each rank computes the norm of its own part; "" for none."""
+        return self.unsummed or self.alone
 
     @property
     def explanation(self) -> str:
@@ -50,7 +58,7 @@ class Factor:
         """
         which = "one factor"
         if len({*self._texts().values()}) > 1:
-            which += f" for each rank of {self.unsummed}" if self.unsummed else " for each rank"
+            which += f" for each rank of {self.of_parts}" if self.of_parts else " for each rank"
         return f"{which} explains all {len(self.scaled)} main gradients"
 
     def _texts(self) -> dict[int, str]:
@@ -96,12 +104,17 @@ def factor_pattern(factor: Factor) -> Pattern:
 
 def factor_cause(factor: Factor) -> str:
     """The likely cause if nothing but a common factor is wrong."""
+    axes = factor.of_parts
     match factor.clips:
-        case "norms" if factor.unsummed:
+        case "right norm" if axes:
             return (
-                f"each rank of {factor.unsummed} computes the gradient norm of its own part: a "
-                f"sum of the squares over {factor.unsummed} is missing, and clipping scales every "
-                "gradient by the norm"
+                f"each rank of {axes} clips by the norm of its own gradients alone, "
+                "although the reported norm is right"
+            )
+        case "norms" | "wrong norm" | "reference" if axes:
+            return (
+                f"each rank of {axes} computes the gradient norm of its own part: a sum of the "
+                f"squares over {axes} is missing, and clipping scales every gradient by the norm"
             )
         case "norms" | "wrong norm":
             return "the gradient norm is wrong, and clipping scales every gradient by it"
@@ -119,12 +132,16 @@ def factor_cause(factor: Factor) -> str:
 
 
 def _ratio(factor: Factor) -> str:
-    if factor.clips != "norms":
-        return ""
-    text = ", the ratio of the reference's gradient norm to the candidate's"
+    by_norm = factor.clips == "norms"
+    text = ", the ratio of the reference's gradient norm to the candidate's" if by_norm else ""
     if factor.unsummed:
         text += (
             f"; the squares of the norms that the ranks of {factor.unsummed} report add up to the "
             "square of the reference's norm"
+        )
+    if factor.alone:
+        text += (
+            "; the clipped gradients of each rank alone have the norm of all of the reference's "
+            "clipped gradients"
         )
     return text

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
     from pytest_trainsafe.config.settings import Settings
     from pytest_trainsafe.judges.contract import FindingsJudgement
     from pytest_trainsafe.judges.learn.invariant import Invariant
+    from pytest_trainsafe.judges.learn.relation import Relation
     from pytest_trainsafe.judges.learn.use.from_tests import LearnedPack
 
-#: The most invariants of one kind that the terminal lists, and the longest record, in characters.
-MAX_LISTED, _LONGEST = 12, 300
+#: The most new and other invariants that the terminal lists, and the most characters of a record.
+_MAX_NEW, _MAX_LISTED, _LONGEST = 5, 12, 300
 
 
 def message(judgement: FindingsJudgement) -> str:
@@ -151,19 +153,47 @@ def lines_of(learned: LearnedPack) -> list[str]:
     read = f"{plural(learned.runs, 'run')} of {plural(learned.programs, 'program')}"
     count = plural(len(change.pack.invariants), "invariant")
     lines = [f"learned from {read} ({learned.records} records): {count} in {learned.path}"]
-    lines += _listed("new", change.new)
-    lines += _listed("changed", [after for _, after in change.changed])
+    known = learned.relations
+    lines += _listed("new", change.new, known, _MAX_NEW)
+    lines += _listed("changed", [after for _, after in change.changed], known)
     lines += _listed(
-        "no longer supported by these runs, and kept until you delete them", change.unsupported
+        "no longer supported by these runs, and kept until you delete them",
+        change.unsupported,
+        known,
     )
     if change.empty:
         lines.append("the invariants are the same as before")
+    if learned.runs == 1:
+        lines.append(
+            "with another seed, most of these rules are checked only after a run with a second "
+            "seed has kept them too: learn from one"
+        )
     return lines
 
 
-def _listed(what: str, invariants: Sequence[Invariant]) -> list[str]:
+def _listed(
+    what: str,
+    invariants: Sequence[Invariant],
+    relations: Mapping[str, Relation],
+    most: int = _MAX_LISTED,
+) -> list[str]:
+    """The number of some invariants by relation, and sentences of the first in the pack.
+
+    Each sentence has the id by which the pack lists the invariant.
+    """
+    from pytest_trainsafe.judges.learn.packs.parts import parts_of
+    from pytest_trainsafe.judges.learn.wording import in_words
+
     if not invariants:
         return []
-    ids = [invariant.id for invariant in invariants]
-    more = f", and {len(ids) - MAX_LISTED} more" if len(ids) > MAX_LISTED else ""
-    return [f"{len(ids)} {what}: {', '.join(ids[:MAX_LISTED])}{more}"]
+    of = Counter(each.claim.relation for each in invariants)
+    lines = [
+        f"{len(invariants)} {what}: {', '.join(f'{n} {name}' for name, n in of.most_common())}"
+    ]
+    ordered = [each for part in parts_of(invariants, relations) for each in part.invariants]
+    for each in ordered[:most]:
+        sentence = in_words(relations[each.claim.relation].explain(each.claim).sentence)
+        lines.append(f"  {excerpt(sentence, _LONGEST)} ({each.id})")
+    if len(ordered) > most:
+        lines.append(f"  and {len(ordered) - most} more")
+    return lines

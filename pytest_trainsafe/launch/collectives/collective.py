@@ -25,6 +25,7 @@ class Collective(msgspec.Struct, frozen=True, omit_defaults=True, tag="collectiv
     `gives[i]` and `takes[i]` count the elements sent to and received from the group's rank i.
     `name` is the tensor's name from `ledger.name_tensor`; `site` is the caller's file:line outside
     of torch, and `user` the line of the user's code if the caller is in a package.
+    `asynchronous` is whether the caller passed a true `async_op`.
     """
 
     group: str
@@ -42,6 +43,7 @@ class Collective(msgspec.Struct, frozen=True, omit_defaults=True, tag="collectiv
     takes: tuple[int, ...] | None = None
     name: str = ""
     detail: str = ""
+    asynchronous: bool = False
 
     @property
     def is_p2p(self) -> bool:

@@ -67,7 +67,7 @@ class Ledger:
                 str(self.path),
             ) from None
 
-    def record(self, op: str, detail: Detail) -> int:
+    def record(self, op: str, detail: Detail, asynchronous: bool = False) -> int:
         """Records one call and returns its number, counted from 1.
 
         Ignores a call on a group that does not contain this rank, and returns UNKNOWN for it.
@@ -98,6 +98,7 @@ class Ledger:
             takes=_sizes(detail.takes, len(ranks)),
             name="" if tensor is None else _name_of(tensor),
             detail=detail.detail,
+            asynchronous=asynchronous,
         )
         self.write(entry)
         self.calls += 1
@@ -313,6 +314,9 @@ def _record_functional(functional: Any) -> None:
 def _recorded(
     op: str, describe: Callable[..., Detail], original: Callable[..., Any]
 ) -> Callable[..., Any]:
+    # Where a caller may pass `async_op` by position.
+    place = [*inspect.signature(describe).parameters, "async_op"].index("async_op")
+
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
         # Leave the original to the compiler, which recognises it.
@@ -326,7 +330,8 @@ def _recorded(
             # the `except`, so that torch's error is not chained to ours.
             return original(*args, **kwargs)
         ledger = current()
-        call = ledger.record(op, detail) if dist.is_initialized() else UNKNOWN
+        later = bool(kwargs.get("async_op", args[place] if place < len(args) else False))
+        call = ledger.record(op, detail, later) if dist.is_initialized() else UNKNOWN
         _within.active = True
         # A monitored_barrier has a timeout, so it never blocks forever.
         if op != "monitored_barrier":

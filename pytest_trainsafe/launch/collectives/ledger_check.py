@@ -23,13 +23,18 @@ _BY_PARTS = ("all_gather", "reduce_scatter", "all_to_all", "all_to_all_single", 
 
 
 class Mismatch(NamedTuple):
-    """One disagreement: a sentence, and the process group that it concerns.
+    """One disagreement: a sentence, the program's line of one of its calls, and the process group.
 
     The group is None for a send or recv.
     """
 
     text: str
+    at: str
     group: _GroupKey | None = None
+
+
+#: What disagrees, and one of the calls that do.
+_Found = tuple[str, Collective]
 
 
 def check_ledgers(ledgers: Ledgers, finished: Sequence[bool]) -> list[Mismatch]:
@@ -59,13 +64,13 @@ def _check_collectives(ledgers: Ledgers, finished: Sequence[bool]) -> Iterator[M
     for (name, members), by_rank in calls.items():
         known = [rank for rank in members if rank < len(ledgers)]
         found = _first_mismatch(members, {rank: by_rank[rank] for rank in known}, finished)
-        if found:
-            yield Mismatch(f"collective mismatch: {found}", (name, members))
+        if found is not None:
+            yield _mismatch(found, (name, members))
 
 
 def _first_mismatch(
     members: tuple[int, ...], calls: dict[int, list[Collective]], finished: Sequence[bool]
-) -> str:
+) -> _Found | None:
     group = f"the group of ranks {list(members)}"
     names = {rank: {call.name for call in made} for rank, made in calls.items()}
     for number in range(max(map(len, calls.values()), default=0)):
@@ -75,22 +80,30 @@ def _first_mismatch(
             if not why and _swapped(made[one].name, made[other].name, names[one], names[other]):
                 why = "the same tensors in another order"
             if why:
-                return (
+                text = (
                     f"collective {number + 1} of {group} differs ({why}): "
                     f"rank {one} {made[one]}; rank {other} {made[other]}"
                 )
+                return text, made[one]
         missing = [rank for rank in calls if rank not in made]
         done = [rank for rank in missing if finished[rank]]
         if done:
             one = min(made)
-            return (
+            own = len(calls[done[0]])
+            text = (
                 f"collective {number + 1} of {group} is made by rank {one} but not by "
-                f"rank {done[0]}, which finished after making {len(calls[done[0]])}: "
-                f"rank {one} {made[one]}"
+                f"rank {done[0]}, which finished after {own or 'no'} collective{'s' * (own != 1)} "
+                f"of this group: rank {one} {made[one]}"
             )
+            return text, made[one]
         if missing:
-            return ""
-    return ""
+            return None
+    return None
+
+
+def _mismatch(found: _Found, group: _GroupKey | None = None) -> Mismatch:
+    text, call = found
+    return Mismatch(f"collective mismatch: {text}", call.user or call.site, group)
 
 
 def _pairs(ranks: list[int]) -> Iterator[tuple[int, int]]:
@@ -168,8 +181,8 @@ def _check_p2p(ledgers: Ledgers, finished: Sequence[bool]) -> Iterator[Mismatch]
         if (group, target) in any_source:  # it is not known which send the recv matched
             continue
         found = _first_p2p(source, target, sends, recvs, finished)
-        if found:
-            yield Mismatch(f"collective mismatch: {found}")
+        if found is not None:
+            yield _mismatch(found)
 
 
 def _first_p2p(
@@ -178,22 +191,25 @@ def _first_p2p(
     sends: list[Collective],
     recvs: list[Collective],
     finished: Sequence[bool],
-) -> str:
+) -> _Found | None:
     for number, (send, recv) in enumerate(zip(sends, recvs, strict=False)):
         if send.numel != recv.numel or send.dtype != recv.dtype:
-            return (
+            text = (
                 f"send {number + 1} from rank {source} to rank {target} does not fit its recv: "
                 f"rank {source} {send}; rank {target} {recv}"
             )
+            return text, send
     both = min(len(sends), len(recvs))
     if len(sends) > both and target < len(finished) and finished[target]:
-        return (
+        text = (
             f"send {both + 1} from rank {source} to rank {target} is never received: "
             f"rank {source} {sends[both]}"
         )
+        return text, sends[both]
     if len(recvs) > both and source < len(finished) and finished[source]:
-        return (
+        text = (
             f"recv {both + 1} by rank {target} from rank {source} has no matching send: "
             f"rank {target} {recvs[both]}"
         )
-    return ""
+        return text, recvs[both]
+    return None

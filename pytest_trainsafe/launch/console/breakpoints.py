@@ -42,7 +42,7 @@ def install(task: Task, rank: int, group: Path) -> None:
         if task.debug is None:
             raise BreakpointError(_advice(f"rank {rank} called breakpoint()", line_of(frame), rank))
         if task.debug == rank:
-            _the_debugger(rank, task.world_size, group).stop_at(frame, header)
+            _the_debugger(task, rank, group).stop_at(frame, header)
 
     sys.breakpointhook = stop
     if task.debug is not None:
@@ -75,15 +75,15 @@ def explained(error: BaseException, rank: int) -> BaseException:
 
 def _advice(what: str, where: str, rank: int) -> str:
     return (
-        f"{what} at {where}; run pytest with --trainsafe-debug {rank} to debug this rank in the "
-        "terminal, or remove the call"
+        f"{what} at {where}; run pytest with --trainsafe-debug {rank} to debug rank {rank} of the "
+        "candidate or of a torchrun_group in the terminal, or remove the call"
     )
 
 
-def _the_debugger(rank: int, world_size: int, group: Path) -> Debugger:
+def _the_debugger(task: Task, rank: int, group: Path) -> Debugger:
     global _debugger
     if _debugger is None:
         from pytest_trainsafe.launch.console.debugger import Debugger
 
-        _debugger = Debugger(rank, world_size, group)
+        _debugger = Debugger(rank, task.world_size, group, task.live or "")
     return _debugger

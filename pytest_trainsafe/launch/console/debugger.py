@@ -29,12 +29,14 @@ class Debugger(pdb.Pdb):
     """pdb on the terminal of pytest.
 
     The rank's standard streams are the terminal from a breakpoint until the command `c` or `q`, so
-    what the program prints meanwhile is shown there and nowhere else.
+    what the program prints meanwhile is shown there and nowhere else.  `label` says which Run of a
+    test the group is.
     """
 
-    def __init__(self, rank: int, world_size: int, group: Path) -> None:
+    def __init__(self, rank: int, world_size: int, group: Path, label: str = "") -> None:
         super().__init__(nosigint=True, skip=_OURS)
         self._title = f"rank {rank} of {world_size}"
+        self._label = f" ({label})" if label else ""
         self._group = group
         self._connection: socket.socket | None = None
         self._saved: list[int] = []
@@ -77,8 +79,8 @@ class Debugger(pdb.Pdb):
         os.close(fds[0])
         self._connection, self._leaves = connection, False
         self.message(
-            f"\n{self._title} is in its debugger, and the others wait: c goes on, q ends the test, "
-            "Ctrl-C twice ends pytest"
+            f"\n{self._title}{self._label} is in its debugger, and the others wait: c goes on, q "
+            "ends the test, Ctrl-C twice ends pytest"
         )
 
     def give_back(self) -> None:

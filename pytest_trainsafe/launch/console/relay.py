@@ -26,13 +26,13 @@ _CHUNK = 65536
 class Relay:
     """Copies the output of ranks to a console, from its own thread, until `stop`.
 
-    Each line begins with `[rank N]`, or with `[LABEL, rank N]` if the group has a label.
+    Each line begins with `[rank N]`, or with `[rank N, LABEL]` if the group has a label.
     """
 
     def __init__(self, console: Console, ranks: Sequence[RankFiles], label: str = "") -> None:
         self._console = console
         self._streams = [
-            _Stream(path, f"[{label}{', ' * bool(label)}rank {files.rank}] ".encode())
+            _Stream(path, f"[rank {files.rank}{', ' * bool(label)}{label}] ".encode())
             for files in ranks
             for path in (files.stdout, files.stderr)
         ]

@@ -25,6 +25,9 @@ from pytest_trainsafe.trace.writer import RankWriter
 #: The attribute that a tensor has from the function that made it: a line of the program.
 _MADE_AT = "_trainsafe_made_at"
 
+#: The attribute with the number of the model's call after which a tensor was made.
+_MADE_AFTER = "_trainsafe_made_after"
+
 #: The attribute with the lines that made the tensors that a tensor was computed from.
 _MADE_OF = "_trainsafe_made_of"
 
@@ -45,6 +48,7 @@ class Origins(TorchFunctionMode):
         super().__init__()
         self._writer = writer
         self._noted: set[tuple[MadeWhat, str]] = set()
+        self._calls = 0
         #: Called with a tensor whose `grad` the program is about to set to None.
         self.on_cleared: Callable[[torch.Tensor], None] | None = None
 
@@ -68,10 +72,35 @@ class Origins(TorchFunctionMode):
         # results, and live longer than a step.
         made = [x for x in results if type(x) is torch.Tensor and not hasattr(x, _MADE_AT)]
         if made and (line := _line(frame)):
-            of = _lines_of(args, line)
+            of = self._lines_of(args, line)
             for each in made:
                 setattr(each, _MADE_AT, line)
                 setattr(each, _MADE_OF, of)
+                setattr(each, _MADE_AFTER, self._calls)
+
+    def _lines_of(self, args: Sequence[Any], line: str) -> tuple[str, ...]:
+        """The lines other than `line` that made the tensors in a function's `args`.
+
+        The lines of these tensors come first, and then those of the tensors that they are made of.
+        Tensors of the batch, made before the model was called, have none.
+        """
+        given: list[Any] = []
+        for each in args:
+            given += each if isinstance(each, list | tuple) else [each]
+        tensors = [
+            each
+            for each in given
+            if type(each) is torch.Tensor
+            if each.requires_grad or getattr(each, _MADE_AFTER, self._calls) == self._calls
+        ]
+        found = dict.fromkeys(getattr(each, _MADE_AT, "") for each in tensors)
+        for each in tensors:
+            found |= dict.fromkeys(getattr(each, _MADE_OF, ()))
+        return tuple(each for each in found if each and each != line)[:MAX_LINES]
+
+    def model_called(self) -> None:
+        """Notes that the model is about to run."""
+        self._calls += 1
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Forgets the line that made a tensor: a module returns it, whose code reports name."""
@@ -98,21 +127,6 @@ def origins(spec: RunSpec, writer: RankWriter) -> Origins | None:
     """
     needed = bool(spec.rewrite) and not spec.trusted and not spec.point.get("compile", False)
     return Origins(writer) if needed else None
-
-
-def _lines_of(args: Sequence[Any], line: str) -> tuple[str, ...]:
-    """The lines other than `line` that made the tensors in a function's `args`.
-
-    The lines of these tensors come first, and then those of the tensors that they are made of.
-    """
-    given: list[Any] = []
-    for each in args:
-        given += each if isinstance(each, list | tuple) else [each]
-    tensors = [each for each in given if type(each) is torch.Tensor]
-    found = dict.fromkeys(getattr(each, _MADE_AT, "") for each in tensors)
-    for each in tensors:
-        found |= dict.fromkeys(getattr(each, _MADE_OF, ()))
-    return tuple(each for each in found if each and each != line)[:MAX_LINES]
 
 
 def _line(frame: FrameType | None) -> str:

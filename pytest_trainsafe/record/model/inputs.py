@@ -89,6 +89,8 @@ class ModelInputs:
             if module is not part or self.clock.step is None or in_backward():
                 return
             self._note_sync(module)
+            if self.origins is not None:
+                self.origins.model_called()
             tensors = [tensor for _, tensor in tensors_in([args, kwargs])]
             hashes = tuple(map(tensor_hash, tensors))
             measured = level == "step" or not self.spec.records("input")

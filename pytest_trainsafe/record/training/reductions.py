@@ -86,7 +86,9 @@ class Reductions:
         name, caller = f"{call.op}{how}", called_at(call.site)
         of: Of = "norm" if of_norm else "gradients"
         in_step = self._clock.stepping and not inside
-        made = Reduction(name, tuple(axes), call.site, caller, numel, of, in_step)
+        made = Reduction(
+            name, tuple(axes), call.site, caller, numel, of, in_step, call.asynchronous
+        )
         line = f"{of} {name} {axes}", f"{call.site} {caller}"
         if made not in self._noted and self._lines[line] < MAX_SIZES:
             self._noted.add(made)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_trainsafe.report.run.outcome import VERDICTS, Outcome
+from pytest_trainsafe.sweep.point_summary import ANNOTATED
 
 #: The maximum length of a condition in characters; longer conditions say little and are dropped.
 _LONGEST = 200
@@ -26,7 +27,8 @@ class Family:
     """Failing Points with one cause.
 
     `condition` names axis values that all members have and no passing Point of the same tests has:
-    "tp >= 2 and sp=True"; "" if there is no passing Point, no such condition, or more than one.
+    "tp >= 2 and sp=True"; "" if there is no passing Point, no such condition, or more than one, or
+    if a member wrote annotations, which later Points read.
     `common` is then a sentence on what the members have in common, or "".  `passing` is the number
     of passing Points of these tests.
     """
@@ -93,6 +95,10 @@ def families(found: Sequence[Outcome]) -> list[Family]:
             for outcome in found
             if outcome.test in tests and outcome.verdict == "pass" and not outcome.failed
         ]
+        # Later Points pass or fail with the annotations that a member wrote.
+        if any(outcome.first.check == ANNOTATED for outcome in members):
+            made.append(Family(tuple(members), "", len(passing)))
+            continue
         only = condition(members, passing)
         common = "" if only else in_common(members, passing)
         made.append(Family(tuple(members), only, len(passing), common))

@@ -48,7 +48,8 @@ def write_summary(
     if verbosity < -1 or not (judged or (found and not counted_before)):
         return
     reporter.write_sep("=", "trainsafe")
-    write_lines(reporter, table_lines(tables(judged), detailed=verbosity > 0))
+    shown = tables(judged, len(judged) if verbosity > 0 else MAX_ROWS)
+    write_lines(reporter, table_lines(shown, detailed=verbosity > 0))
     options = rerun_options(reporter.config.stash[SETTINGS])
     write_lines(reporter, family_lines(causes, options, detailed=verbosity > 0))
     write_lines(reporter, _stored(reports))

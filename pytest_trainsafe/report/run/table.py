@@ -32,16 +32,21 @@ class Table:
 RESULTS = ("verdict", "error/allowed", "tensors", "seconds")
 
 
-def tables(found: Sequence[Outcome]) -> list[Table]:
-    """A Table for each test; failures and the largest errors come first."""
+def tables(found: Sequence[Outcome], most: int = 20) -> list[Table]:
+    """A Table for each test; those with failures and the largest errors come first.
+
+    The Points of a test are in the order in which they ran, which is that of its sweep.  But if
+    there are more than `most` Points, of which a report may leave out the last, failures and the
+    largest errors come first.
+    """
     by_test: dict[str, list[Outcome]] = {}
     for outcome in found:
         if outcome.verdict != "skipped":
             by_test.setdefault(outcome.test, []).append(outcome)
-    ordered = {test: sorted(each, key=_rank) for test, each in by_test.items()}
-    return [
-        _table(test, each) for test, each in sorted(ordered.items(), key=lambda p: _rank(p[1][0]))
-    ]
+    if sum(map(len, by_test.values())) > most:
+        by_test = {test: sorted(each, key=_rank) for test, each in by_test.items()}
+    worst = {test: min(map(_rank, each)) for test, each in by_test.items()}
+    return [_table(test, by_test[test]) for test in sorted(by_test, key=worst.__getitem__)]
 
 
 def _rank(outcome: Outcome) -> tuple[int, float]:

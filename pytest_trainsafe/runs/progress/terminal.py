@@ -32,7 +32,9 @@ def with_console(task: Task, settings: Settings, spec: RunSpec | None = None) ->
         return task
     plain = spec is None or not (spec.perturbation or spec.rewrite or spec.repeat)
     trusted = spec is not None and spec.trusted
-    live = ("reference" if trusted else "") if plain else None
+    live = None
+    if plain:
+        live = "" if spec is None else f"{'reference, ' * spec.trusted}{spec.dtype}"
     debug = settings.debug
     if debug is not None and (trusted or not plain):
         debug = -1

@@ -12,9 +12,10 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judges.compare.factor import factor_cause
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.rung import RungTraces
-from tests.support.compare.clipped_traces import NORM, both, norm_wrong, rung
+from tests.support.compare.clipped_traces import LIMIT, NORM, both, norm_wrong, rung
 from tests.support.compare.traces import Edit, Record, only
 
 TP = Point.of(tp=2)
@@ -66,6 +67,70 @@ def test_norms_of_the_ranks_parts_are_recognised_by_the_sum_of_their_squares(
         other = judged(rung(tmp_path / f"{norms[0]}", TP, norm_wrong(norms))).factor
         assert other is not None
         assert other.unsummed == ""
+
+
+def by_own_norm(folder: Path, point: Point, axes: tuple[str, ...]) -> Edit:
+    """An edit by which each rank along `axes` clips by the norm of the gradients that it holds."""
+    squares: dict[tuple[int, ...], float] = {}
+
+    def measure(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id.kind == "main_grad" and not any(at[each] for each in at if each not in axes):
+            place = tuple(at[each] for each in axes)
+            squares[place] = squares.get(place, 0.0) + float(part.double().square().sum())
+        return part
+
+    rung(folder, point, measure)
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        factor = LIMIT / squares[tuple(at[each] for each in axes)] ** 0.5
+        return part * factor if record.id.kind == "main_grad" else part
+
+    return edit
+
+
+@pytest.mark.parametrize("point", [TP, Point.of(tp=2, dp=2)], ids=["tp", "tp and dp"])
+def test_gradients_clipped_by_each_ranks_own_norm_are_recognised_without_reported_norms(
+    tmp_path: Path, point: Point
+) -> None:
+    """Some gradients are replicated, so the squares of the ranks' norms do not add up."""
+    edit = by_own_norm(tmp_path / "measured", point, ("tp",))
+    found = judged(rung(tmp_path, point, edit, without=lambda id: id.kind == "grad_norm"))
+    assert found.factor is not None
+    assert (found.factor.clips, found.factor.unsummed, found.factor.alone) == (
+        "reference",
+        "",
+        "tp",
+    )
+    pattern = lead(found).pattern
+    assert pattern is not None
+    assert "of each rank alone have the norm of all of the reference's" in pattern.text
+    assert pattern.cause.startswith("each rank of tp computes the gradient norm of its own part")
+
+
+def test_clipping_by_each_ranks_own_norm_is_named_although_the_reported_norm_is_right(
+    tmp_path: Path,
+) -> None:
+    found = judged(rung(tmp_path, TP, by_own_norm(tmp_path / "measured", TP, ("tp",))))
+    assert found.factor is not None
+    assert (found.factor.clips, found.factor.alone) == ("right norm", "tp")
+    assert "although the reported norm is right" in factor_cause(found.factor)
+
+
+def unlike(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    return part * (1.3, 1.1)[at["tp"]] if record.id.kind == "main_grad" else part
+
+
+def test_other_factors_of_the_ranks_are_not_said_to_come_from_their_own_norms(
+    tmp_path: Path,
+) -> None:
+    for edit in (unlike, scaled(1.3, "main_grad")):
+        folder = tmp_path / edit.__name__
+        found = judged(rung(folder, TP, edit, without=lambda id: id.kind == "grad_norm"))
+        assert found.factor is not None
+        assert (found.factor.clips, found.factor.of_parts) == ("reference", "")
+        assert "report the norm with ctx.grad_norm" in factor_cause(found.factor)
+    clean = judged(rung(tmp_path / "clean", TP))
+    assert clean.factor is None
 
 
 def test_a_factor_close_to_one_is_not_shown_as_one(tmp_path: Path) -> None:

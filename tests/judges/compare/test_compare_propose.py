@@ -115,7 +115,7 @@ def test_a_missing_reduction_is_not_proposed_as_a_layout(bench: Bench) -> None:
     assert found.withheld == 1
     assert found.left is not None
     text = " ".join(text for _, text, _ in proposal_rows(found))
-    assert "so a reduction is missing" in text
+    assert "the program lacks a reduction, or does one twice" in text
     assert f"{found.left.where} is still wrong" in text
 
 
@@ -232,6 +232,11 @@ def test_partial_gradients_that_are_never_reduced_are_not_proposed(bench: Bench)
     assert found.left is not None
     assert found.left.where is not None
     assert found.left.where.kind == "main_grad"
+    assert {label: text for label, text, _ in proposal_rows(found)}["partial sums"] == (
+        "1 tensor agrees if the ranks' values are added up, and the tensors computed from it are "
+        "wrong: the program lacks a reduction, or does one twice. Mend the program; a layout of "
+        "partial sums would hide the fault"
+    )
 
 
 def test_partial_gradients_that_are_reduced_are_proposed_beside_another_fault(bench: Bench) -> None:

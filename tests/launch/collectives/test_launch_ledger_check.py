@@ -50,7 +50,7 @@ DISAGREE: list[tuple[str, Collective, Collective, str]] = [
 def test_a_mismatch_between_ledgers_names_what_differs(
     a: Collective, b: Collective, why: str
 ) -> None:
-    ((text, group),) = check_ledgers([[call(), a], [call(), b]], DONE)
+    ((text, _, group),) = check_ledgers([[call(), a], [call(), b]], DONE)
     assert group == ("0", (0, 1))
     head = "collective mismatch: collective 2 of the group of ranks [0, 1] differs"
     assert text == f"{head} {why}: rank 0 {a}; rank 1 {b}"
@@ -75,13 +75,16 @@ def test_a_call_that_a_stopped_rank_did_not_make_is_no_mismatch() -> None:
 
 
 def test_a_call_that_a_finished_rank_did_not_make_is_a_mismatch() -> None:
-    ((text, _),) = check_ledgers([[call(), call()], [call()]], [False, True])
+    calls = [[call(), call(site="b.py:7", user="a.py:3")], [call()]]
+    ((text, at, _),) = check_ledgers(calls, [False, True])
     assert "collective 2 of the group of ranks [0, 1] is made by rank 0 but not by rank 1" in text
+    assert "rank 1, which finished after 1 collective of this group: rank 0 " in text
+    assert at == "a.py:3"
 
 
 def test_a_finished_rank_with_an_empty_ledger_is_a_mismatch() -> None:
-    ((text, _),) = check_ledgers([[call()], []], [False, True])
-    assert "rank 1, which finished after making 0" in text
+    ((text, *_),) = check_ledgers([[call()], []], [False, True])
+    assert "rank 1, which finished after no collectives of this group: rank 0 " in text
 
 
 def test_process_groups_are_compared_separately() -> None:
@@ -120,7 +123,7 @@ MISSING: list[tuple[str, list[Collective], list[Collective]]] = [
 def test_an_unmatched_send_or_recv_is_named(
     text: str, zero: list[Collective], one: list[Collective]
 ) -> None:
-    ((found, group),) = check_ledgers([zero, one], DONE)
+    ((found, _, group),) = check_ledgers([zero, one], DONE)
     assert text in found
     assert group is None
     assert check_ledgers([zero, one], [False, False]) == []

@@ -53,7 +53,7 @@ def wait_for_a_key(process: int) -> None:
 @pytest.mark.parametrize("launcher", ["warm", pytest.param("torchrun", marks=pytest.mark.slow)])
 def test_a_rank_debugs_on_the_terminal_and_its_test_goes_on(tmp_path: Path, launcher: str) -> None:
     with debugging(tmp_path, "-k", "train", f"--trainsafe-launcher={launcher}") as terminal:
-        terminal.expect("rank 1 of 2 is in its debugger")
+        terminal.expect("rank 1 of 2 (float64) is in its debugger")
         terminal.expect("-> answer = 40 + rank")
         terminal.expect("(Pdb) ")
         terminal.type("p 6 * 7, answered\n")
@@ -78,9 +78,12 @@ def test_a_rank_debugs_on_the_terminal_and_its_test_goes_on(tmp_path: Path, laun
         assert terminal.wait() == 0
         assert not terminal.changed_settings()
         assert terminal.shown.count("is in its debugger") == 1  # neither rank 0 nor the reference
-        assert "\n[rank 0] hello from 0 of 2\r\n" in terminal.shown
+        assert "\n[rank 0, float64] hello from 0 of 2\r\n" in terminal.shown
+        assert "\n[rank 0, reference, float64] hello from 0 of 1\r\n" in terminal.shown
         # at the breakpoint it was shown already
-        assert terminal.shown.index("[rank 1] hello from 1 of 2") < terminal.shown.index("(Pdb)")
+        assert terminal.shown.index("[rank 1, float64] hello from 1 of 2") < terminal.shown.index(
+            "(Pdb)"
+        )
 
 
 @pytest.mark.usefixtures("shared_fork_server")
@@ -142,7 +145,10 @@ def test_without_the_option_a_breakpoint_says_what_to_do(
 
         assert rank.error_type == "BreakpointError"
         assert rank.error.startswith(f"{called}{breakpoint_programs.__file__}:")
-        assert "run pytest with --trainsafe-debug 1" in rank.error
+        assert (
+            "run pytest with --trainsafe-debug 1 to debug rank 1 of the candidate or of a "
+            "torchrun_group in the terminal"
+        ) in rank.error
 
 
 def test_ranks_that_nobody_debugs_ignore_breakpoints(warm: WarmLauncher, tmp_path: Path) -> None:

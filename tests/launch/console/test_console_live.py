@@ -76,18 +76,18 @@ def test_lines_have_the_rank_and_are_whole(tmp_path: Path, console: tuple[Consol
     ]
 
 
-def test_a_label_is_before_the_rank_and_long_lines_are_split(
+def test_a_label_is_after_the_rank_and_long_lines_are_split(
     tmp_path: Path, console: tuple[Console, Path]
 ) -> None:
     opened, path = console
     (files,) = ranks_in(tmp_path, 1)
     files.stdout.write_text("x" * 200_000 + "\nend\n")
-    Relay(opened, [files], "reference").stop()
+    Relay(opened, [files], "reference, float32").stop()
 
     lines = path.read_text().splitlines()
-    assert all(line.startswith("[reference, rank 0] ") for line in lines[1:])
+    assert all(line.startswith("[rank 0, reference, float32] ") for line in lines[1:])
     assert sum(line.count("x") for line in lines) == 200_000
-    assert lines[-1] == "[reference, rank 0] end"
+    assert lines[-1] == "[rank 0, reference, float32] end"
 
 
 def test_a_console_is_the_current_one_until_it_is_closed(console: tuple[Console, Path]) -> None:

@@ -100,6 +100,29 @@ def test_the_lines_of_what_the_loss_is_computed_from_are_recorded_the_nearest_fi
     assert not any(each.of for each in inputs)
 
 
+def labelled(losses: Tensor, labels: Tensor) -> Tensor:
+    errors = losses - labels
+    return errors.square().sum()
+
+
+def test_lines_that_make_the_batch_are_not_among_those_of_the_loss(record: Any) -> None:
+    def train(ctx: Any) -> None:
+        watched = Model().to(ctx.dtype)
+        ctx.watch(watched, torch.optim.SGD(watched.parameters(), lr=0.1))
+        for _ in range(2):
+            with ctx.step(), ctx.microbatch(0):
+                inputs = batch(ctx.dtype)
+                labels = torch.ones(4, 2, dtype=ctx.dtype)
+                labelled(watched(inputs), labels).backward()
+
+    run = record(train, dtype="float64", rewrite=REWRITE)
+    event = next(each for each in run.rank.events_of(Made) if each.what == "loss")
+    lines = [line.rpartition(":") for line in event.of]
+    assert [linecache.getline(file, int(line)).strip() for file, _, line in lines] == [
+        "errors = losses - labels"
+    ]
+
+
 def test_no_line_is_recorded_for_a_loss_that_the_model_returns(record: Any) -> None:
     def model() -> nn.Module:
         return nn.Sequential(nn.Linear(3, 2), Loss())

@@ -58,6 +58,15 @@ def test_each_reduction_is_recorded_once_with_its_axes(events: ReductionWriter) 
     ]
 
 
+def test_a_reduction_says_whether_it_is_asynchronous(events: ReductionWriter) -> None:
+    clock = Clock()
+    clock.start_step()
+    reductions = Reductions(clock, events, POINT, PARAMETERS)
+    reductions.on_collective(call(asynchronous=True))
+    reductions.on_collective(call(site="fit.py:9"))
+    assert [made.asynchronous for made in events.found] == [True, False]
+
+
 def test_a_reduction_of_the_total_size_of_several_parameters_is_recorded(
     events: ReductionWriter,
 ) -> None:

@@ -214,8 +214,8 @@ FAULTS = [
         "disagree",
         ("call",),
         "collective mismatch: collective 1 of the group of ranks [0, 1] is made by rank 0 but not "
-        "by rank 1, which finished after making 0: ...",
-        (r"collective mismatch: .* made by rank 0 but not by rank 1, which finished after making",),
+        "by rank 1, which finished after no collectives of this group: ...",
+        (r"collective mismatch: .* made by rank 0 but not by rank 1, which finished after no",),
         "after seconds",
     ),
     Fault(

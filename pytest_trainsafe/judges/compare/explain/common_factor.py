@@ -74,7 +74,8 @@ def common_factor(rung: RungTraces, comparison: Comparison) -> Factor | None:
     apart = tuple(id for id in wrong if id not in scaled)
     clips = _clipping(rung, scaled, factors, norms)
     unsummed = _unsummed(rung, norms) if clips == "norms" else ""
-    return Factor(step, factors, scaled, apart, clips, unsummed)
+    alone = _clipped_alone(rung, step, factors) if clips and not unsummed else ""
+    return Factor(step, factors, scaled, apart, clips, unsummed, alone)
 
 
 def with_factor(rung: RungTraces, comparison: Comparison) -> Comparison:
@@ -229,6 +230,33 @@ def _unsummed(rung: RungTraces, norms: Mapping[int, tuple[float, float]]) -> str
             if all(_near(math.sqrt(total), theirs) for total in squares.values()):
                 return " and ".join(axes)
     return ""
+
+
+def _clipped_alone(rung: RungTraces, step: int, factors: Mapping[int, float]) -> str:
+    """The axes along which each rank divides its gradients by their own norm: "tp", or "" if none.
+
+    The clipped gradients of every rank then have the norm that all of the reference's together
+    have.  The axes are those along which ranks have different factors.
+    """
+    every, own = 0.0, dict.fromkeys(factors, 0.0)
+    for id in rung.reference.ids():
+        if (id.kind, id.step) != ("main_grad", step):
+            continue
+        reference = logical_tensor(rung.reference, id).whole
+        if reference is None or not is_whole(rung.candidate, id):
+            return ""
+        every += norm(reference.double().numpy()) ** 2
+        for part in parts_of(rung.candidate, id):
+            own[part.rank] = own.get(part.rank, 0.0) + norm(part.tensor.double().numpy()) ** 2
+    if not all(_near(math.sqrt(squares), math.sqrt(every)) for squares in own.values()):
+        return ""
+    places = {rank.rank: rank.coordinates for rank in rung.candidate.ranks}
+    apart: set[str] = set()
+    for one, other in itertools.combinations(factors, 2):
+        between = [axis for axis, at in places[one].items() if places[other][axis] != at]
+        if len(between) == 1 and not _near(factors[one], factors[other]):
+            apart.update(between)
+    return " and ".join(axis for axis in rung.candidate.sizes if axis in apart)
 
 
 def _near(one: float, other: float) -> bool:

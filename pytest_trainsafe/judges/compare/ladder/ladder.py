@@ -73,7 +73,8 @@ def climb(
     if measuring and measuring not in case.program.traits.dtypes:
         reference.prefetch(measuring)
     ladder = _Ladder(candidate, reference, loosen, accepted)
-    rungs, shadow, left_out = _runnable(case, reference)
+    ended: list[tuple[str, GroupFailure]] = []
+    rungs, shadow, left_out = _runnable(case, reference, ended)
     broken: tuple[str, GroupFailure] | None = None
     for dtype in rungs:
         rung = rung_named(dtype)
@@ -84,8 +85,12 @@ def climb(
             may_lack = rung.optional and dtype != case.dtype and not case.settings.dtypes
             may_lack = may_lack and candidate.ended_in(dtype, failure)
             if not (may_lack and raised(failure.result)):
+                # The same error in an earlier dtype was not due to that dtype, and came first.
+                same = (each for each in ended if raised(each[1].result) & raised(failure.result))
+                dtype, failure = next(same, (dtype, failure))
                 raise with_dtype_advice(failure, dtype, case.dtype) from None
             broken = dtype, failure
+            ended.append(broken)
             left_out.append(
                 f"{dtype} was skipped: the candidate cannot run in it ({reason(failure.result)})"
             )
@@ -277,12 +282,15 @@ def _localize(
         return localize_rung(candidate, reference, rung, failed)
 
 
-def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]]:
+def _runnable(
+    case: Case, reference: Traces, ended: list[tuple[str, GroupFailure]]
+) -> tuple[list[str], bool, list[str]]:
     """The rungs to judge, whether one can measure the others' rounding, and notes on skipped ones.
 
     The first rung is skipped if the reference cannot run in it.  The test fails instead if the user
     requested this rung, or if it is the Point's own.  If only the candidate cannot run in the rung
-    that measures the others, the reference's Run in it still measures rounding.
+    that measures the others, the reference's Run in it still measures rounding.  A dtype in which
+    the reference cannot run is added to `ended`.
     """
     rungs, measuring = list(case.rungs), _measuring(case)
     alone = bool(measuring) and measuring not in case.program.traits.dtypes
@@ -295,6 +303,7 @@ def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]
         lost = f"the measurement of rounding in {measuring}" if alone else rungs[0]
         it = measuring if alone else "it"
         note = f"{lost} was skipped: the reference cannot run in {it} ({why})"
+        ended.append((measuring if alone else rungs[0], failure))
         return rungs if alone else rungs[1:], False, [note]
     return rungs, alone or measuring in rungs, []
 

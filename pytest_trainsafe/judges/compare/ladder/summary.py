@@ -12,7 +12,12 @@ from pytest_trainsafe.judges.compare.judgement import (
     lead_of,
 )
 from pytest_trainsafe.judges.first_of import first_of
-from pytest_trainsafe.sweep.point_summary import FirstSummary, PointSummary, RungSummary
+from pytest_trainsafe.sweep.point_summary import (
+    ANNOTATED,
+    FirstSummary,
+    PointSummary,
+    RungSummary,
+)
 
 
 def point_summary(judgement: LadderJudgement, seconds: dict[str, float]) -> PointSummary:
@@ -40,14 +45,14 @@ def _of_proposal(judged: RungJudgement, proposal: Proposal) -> FirstSummary:
     message = proposal.headline
     if judged.rest is not None and proposal.left is not None:
         left = proposal.left.where
-        more = f"{left.path} · {left.kind} is wrong too" if left is not None else "more is wrong"
+        more = f"{left.shown} · {left.kind} is wrong too" if left is not None else "more is wrong"
         message += f"; {more}"
     cause = judged.advice.written or "add them from the report, or run with --trainsafe-annotate"
     if proposal.undecided:
         cause = f"either annotations are missing, or {alternative(proposal.undecided)}"
     return {
         "judge": "compare",
-        "check": "annotations",
+        "check": ANNOTATED if written else "annotations",
         "where": "",
         "pattern": "",
         "cause": cause,

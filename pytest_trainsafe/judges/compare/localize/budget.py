@@ -78,6 +78,7 @@ class Budget:
     def __init__(self) -> None:
         self.spent = 0.0
         self._known: dict[Family, LocatedBefore] = {}
+        self._late: dict[Family, tuple[str, float]] = {}
 
     def allows(self, seconds: float) -> float:
         """The seconds that one more localisation may take; `seconds` is the limit of one test."""
@@ -95,6 +96,15 @@ class Budget:
     def known(self, family: Family) -> LocatedBefore | None:
         """The result for an earlier failure of the family; None if there is none."""
         return self._known.get(family)
+
+    def ran_out(self, family: Family, nodeid: str, seconds: float) -> None:
+        """Store that the search for a failure of the family stopped at its limit of `seconds`."""
+        self._late[family] = nodeid, seconds
+
+    def late(self, family: Family, seconds: float) -> str | None:
+        """The id of the test for whose failure of the family `seconds` were not enough, if any."""
+        nodeid, limit = self._late.get(family, ("", 0.0))
+        return nodeid if limit >= seconds else None
 
 
 #: One budget per session: a test may create a second session in the same process.

@@ -87,7 +87,7 @@ def localize(
     process together.  `needs` has the layouts that no annotation declares, with which `rung` and
     `failed` were made.  If an earlier failure that probably has the same cause was localised
     (`family_of`), there is no search: the result has the line that was found then, and names the
-    earlier test.
+    earlier test.  Neither is there one if the search for the earlier failure ran out of time.
     """
     failing = [f for f in failed.findings if f.verdict == "fail"]
     first = failing[0]
@@ -105,6 +105,8 @@ def localize(
     most = case.settings.localize
     if (seconds := budget.allows(most)) <= 0:
         return _unlocated(candidate, rung, failed, _all_spent(budget, most))
+    if (test := budget.late(family, seconds)) is not None:
+        return _unlocated(candidate, rung, failed, _late(test, seconds))
     deadline = Deadline(seconds, candidate.runs.held_up)
     why = ""
     try:
@@ -117,6 +119,7 @@ def localize(
         spent = deadline.spent
         limit = "--trainsafe-localize" if seconds == most else "the limit of the whole process"
         why = f"stopped at the time limit after {spent:.1f} s ({limit})"
+        budget.ran_out(family, case.nodeid, seconds)
     except GroupFailure as failure:
         reason = str(failure).partition("\n")[0]
         why = f"the program fails when the tensors between its modules are replaced ({reason})"
@@ -206,6 +209,13 @@ def _as_known(known: LocatedBefore) -> Located:
     note = f"not repeated: the failure of {test} starts at the same tensor; found there: {text}"
     what = f"{known.located.what}; as in that test" if known.located.source else ""
     return Located((("localised", note),), known.located.source, what)
+
+
+def _late(nodeid: str, seconds: float) -> str:
+    return (
+        f"not searched: the failure of {nodeid or 'an earlier test'} starts at the same tensor, "
+        f"and its search stopped at the time limit of {seconds:g} s (--trainsafe-localize)"
+    )
 
 
 def _all_spent(budget: Budget, most: float) -> str:

@@ -47,10 +47,12 @@ def proposal_rows(proposal: Proposal, written: str = "", watched: str = "") -> l
     if proposal.means is not None:
         rows.append(("which says", _of_means(proposal.means), True))
     if proposal.withheld:
+        count, one = proposal.withheld, proposal.withheld == 1
         text = (
-            f"declare no layout for these {proposal.withheld} tensors: they match as partial sums "
-            "over ranks, but the tensors after them are wrong, so a reduction is missing or done "
-            "twice"
+            f"{plural(count, 'tensor')} {'agrees' if one else 'agree'} if the ranks' values are "
+            f"added up, and the tensors computed from {'it' if one else 'them'} are wrong: the "
+            "program lacks a reduction, or does one twice. Mend the program; a layout of partial "
+            "sums would hide the fault"
         )
         rows.append(("partial sums", text, True))
     if proposal.unexplained:

@@ -23,7 +23,8 @@ from pytest_trainsafe.judges.learn.use.deploy import pack_path
 class LearnedPack:
     """The pack that a pytest run learned: its file, and what changed in it.
 
-    `runs`, `programs` and `records` say how much it was learned from.
+    `runs`, `programs` and `records` say how much it was learned from, and `relations` has the
+    relations that its invariants name.
     """
 
     path: Path
@@ -31,6 +32,7 @@ class LearnedPack:
     runs: int
     programs: int
     records: int
+    relations: Mapping[str, Relation]
 
 
 def learn_pack(
@@ -53,8 +55,8 @@ def learn_pack(
     changes = update(before, with_examples(pack_of(name, learned), runs, known))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_pack(changes.pack, path, known)
-    programs = {run.program for run in runs}
-    return LearnedPack(path, changes, len(runs), len(programs), sum(run.records for run in runs))
+    programs, records = {run.program for run in runs}, sum(run.records for run in runs)
+    return LearnedPack(path, changes, len(runs), len(programs), records, known)
 
 
 def with_examples(

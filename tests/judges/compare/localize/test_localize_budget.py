@@ -22,6 +22,17 @@ def test_a_process_may_take_ten_times_the_limit_of_one_test() -> None:
     assert budget.allows(60.0) == 0.0
 
 
+def test_a_family_whose_search_ran_out_of_time_is_searched_again_only_with_more_time() -> None:
+    budget = Budget()
+    family = ("fit", "fc1.output")
+    assert budget.late(family, 60.0) is None
+    budget.ran_out(family, "t.py::first", 60.0)
+    assert budget.late(family, 60.0) == "t.py::first"
+    assert budget.late(family, 20.0) == "t.py::first"
+    assert budget.late(family, 120.0) is None
+    assert budget.late(("fit", "fc2.output"), 60.0) is None
+
+
 def test_a_familys_first_localisation_that_names_faults_is_reused() -> None:
     budget = Budget()
     found = Located((("faulty", "the forward of fc1"),), faults=(("forward", "fc1"),))

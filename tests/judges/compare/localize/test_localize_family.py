@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,8 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.localize.search import family_of
+from pytest_trainsafe.judges.compare.localize.budget import Budget
+from pytest_trainsafe.judges.compare.localize.search import family_of, localize
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import Program
@@ -52,3 +55,26 @@ def test_failures_with_another_tensor_argument_or_model_parameter_are_another_fa
         families("fc1.bias", Point.of({"tp": 2, "layers": 3}), {}),
     ]
     assert one not in others
+
+
+def test_a_failure_is_not_searched_after_the_search_of_its_family_ran_out_of_time(
+    tmp_path: Path,
+) -> None:
+    double = only("main_grad", "fc1.bias", lambda r, at, part: part * 2)
+    found = rung(tmp_path, Point.of(dp=2), double, limit=0)
+    comparison = compare(found)
+    case = Case(Point.of(dp=2), Program("fit:train"), Settings(localize=60.0), {}, {})
+    first = next(f for f in comparison.findings if f.verdict == "fail")
+    budget = Budget()
+    budget.ran_out(family_of(case, found, first), "t.py::first", 60.0)
+    traces: Any = SimpleNamespace(case=case)  # a search would request Runs
+
+    located = localize(traces, traces, found, comparison, budget)
+
+    assert located is not None
+    ((label, text),) = located.rows
+    assert label == "not localised"
+    assert text == (
+        "not searched: the failure of t.py::first starts at the same tensor, and its search "
+        "stopped at the time limit of 60 s (--trainsafe-localize)"
+    )

@@ -79,6 +79,18 @@ def test_a_reduction_called_by_an_installed_package_is_named_at_its_own_line(wro
     assert what == "all_reduce(SUM) over dp, called at /env/site-packages/mega/loop.py:9"
 
 
+def test_an_asynchronous_reduction_points_to_the_assertion_that_finds_missing_waits(wrong) -> None:
+    for caller in (REDUCED.caller, ""):
+        waits = msgspec.structs.replace(REDUCED, caller=caller)
+        unwaited = msgspec.structs.replace(waits, asynchronous=True)
+        _, what = place(wrong, unwaited)
+        _, plain = place(wrong, waits)
+        assert what == (
+            f"{plain}; the call is asynchronous (async_op=True), so its result must not be used "
+            "before a wait: assert_schedule_independent names a missing wait"
+        )
+
+
 def given(*names: str) -> list[CollectiveEvent]:
     """The calls at the line of REDUCED, by the gradient that each was given."""
     calls = ("all_reduce", (0, 1), REDUCED.site)

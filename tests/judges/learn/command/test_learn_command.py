@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -74,7 +75,13 @@ def test_a_script_is_learned_from_with_two_seeds_and_checked_with_a_third(
 ) -> None:
     for seed in (0, 1):
         assert learn("--pack", "ours", "train.py", f"--seed={seed}") == 0
-    assert "learned from 2 runs of 1 program" in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert ("only after a run with a second seed has kept them too" in shown) is (seed == 0)
+        if seed == 0:
+            (new,) = re.findall(r"^\d+ new: (.*)$", shown, re.MULTILINE)
+            assert re.fullmatch(r"(\d+ [a-z]+, )*\d+ [a-z]+", new)
+            assert len(re.findall(r"^  .* \([a-z]+-[0-9a-f]+\)$", shown, re.MULTILINE)) == 5
+    assert "learned from 2 runs of 1 program" in shown
     pack = read_pack(Path("invariants/ours.pack"), RULES)
     assert [*pack.programs] == ["train.py"]
     assert all(each.example for each in pack.invariants if each.claim.relation != "periodic")

@@ -10,7 +10,15 @@ from pathlib import Path
 
 from pytest_trainsafe.core.code_files import is_fixture, is_installed, relative
 from pytest_trainsafe.sweep.program import Program
-from pytest_trainsafe.trace.facts import Caller, CollectiveEvent, Made, MadeWhat, SetUp, Site
+from pytest_trainsafe.trace.facts import (
+    Caller,
+    CollectiveEvent,
+    Made,
+    MadeWhat,
+    Reduction,
+    SetUp,
+    Site,
+)
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
@@ -145,6 +153,16 @@ def through(site: Site) -> str:
     FILE:LINE is the line in the package.  Returns "" if the user's own line does the work.
     """
     return f", through {relative(site.at)}" if site.user and site.at != site.user else ""
+
+
+def unwaited(made: Reduction) -> str:
+    """A clause on an asynchronous reduction, whose result may be used too early; else ""."""
+    if not made.asynchronous:
+        return ""
+    return (
+        "; the call is asynchronous (async_op=True), so its result must not be used before a wait: "
+        "assert_schedule_independent names a missing wait"
+    )
 
 
 def program_line(program: Program) -> str:

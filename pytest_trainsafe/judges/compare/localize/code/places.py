@@ -23,6 +23,7 @@ from pytest_trainsafe.judges.compare.localize.code.lines import (
     own,
     program_line,
     through,
+    unwaited,
     writes_of,
 )
 from pytest_trainsafe.judges.compare.localize.code.owners import copies
@@ -229,12 +230,13 @@ class Places:
         some line reduces the norm over other axes.
         """
         factor = comparison.factor
-        if factor is not None and factor.unsummed and not self.norms:
+        parts = factor.of_parts if factor is not None and factor.clips != "right norm" else ""
+        if parts and not self.norms:
             source, what = self._does("norm")
             scaled = self._writes(_SCALES)[0]
             if source:
                 at = f"; gradients are scaled at {relative(scaled)}" if scaled else ""
-                return source, f"{what}, which is not summed over {factor.unsummed}{at}"
+                return source, f"{what}, which is not summed over {parts}{at}"
         changed = self._multiplies(_patterns(comparison, ("grad_norm",)))
         if changed is not None:
             return self._written(changed)
@@ -393,9 +395,9 @@ class Places:
         """The source line of the first reduction, or the user's line that called a library."""
         made = ranked[0]
         if own(made.caller):
-            return made.caller, f"{made} at {relative(made.site)}"
+            return made.caller, f"{made} at {relative(made.site)}{unwaited(made)}"
         called = f", called at {relative(made.caller)}" if made.caller else ""
-        return made.site, f"{made}{called}{self.program_of(made.site)}"
+        return made.site, f"{made}{called}{unwaited(made)}{self.program_of(made.site)}"
 
     def _optimizer(self) -> Place:
         source, what = self._does("step")

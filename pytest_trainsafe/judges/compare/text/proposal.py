@@ -46,11 +46,11 @@ def proposal_rows(proposal: Proposal, written: str = "", watched: str = "") -> l
         rows.append(("or", f"{alternative(proposal.undecided)}{_not_written(proposal)}", True))
     if proposal.means is not None:
         rows.append(("which says", _of_means(proposal.means), True))
-    if proposal.withheld:
+    if count := proposal.withheld:
+        these = f"these {count} tensors: they match" if count > 1 else "this tensor: it matches"
         text = (
-            f"declare no layout for these {proposal.withheld} tensors: they match as partial sums "
-            "over ranks, but the tensors after them are wrong, so a reduction is missing or done "
-            "twice"
+            f"declare no layout for {these} as partial sums over ranks, but the tensors after "
+            f"{'them' if count > 1 else 'it'} are wrong, so a reduction is missing or done twice"
         )
         rows.append(("partial sums", text, True))
     if proposal.unexplained:

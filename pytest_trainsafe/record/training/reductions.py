@@ -6,9 +6,11 @@ starts by itself (the buckets of torch's DistributedDataParallel) are not seen.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from pathlib import Path
 from types import FrameType
 
 import torch
@@ -32,6 +34,9 @@ _SUMS = frozenset(
 #: elements of each of them, and MAX_TOGETHER that of all together.
 SMALL, MAX_TOGETHER = 2**16, 2**20
 
+#: The folder of torch's code that starts backwards, and that runs autograd functions.
+_AUTOGRAD = f"{Path(torch.autograd.__file__).parent}{os.sep}"
+
 #: This package's code: the recorder, and its loops for frameworks.
 _OURS = ("ours", "fixture")
 
@@ -48,10 +53,10 @@ class Reductions:
     - it has at least as many elements as the largest parameter (a bucket).
 
     A reduction of a single number counts as a reduction of the norm of the gradients.  Inside of a
-    micro-batch only reductions over dp alone are recorded, and those whose tensor is known to be a
-    gradient or a buffer that begins with one.  Inside of an optimizer's step, any reduction of
-    several floating-point numbers counts as one of gradients, because the optimizer may pad or
-    stack them.
+    micro-batch only reductions over dp alone are recorded, those that a hook on gradients calls
+    over dp and cp, and those whose tensor is known to be a gradient or a buffer that begins with
+    one.  Inside of an optimizer's step, any reduction of several floating-point numbers counts as
+    one of gradients, because the optimizer may pad or stack them.
     """
 
     def __init__(
@@ -76,11 +81,9 @@ class Reductions:
         if not of_norm and not self._of_gradients(call, numel):
             return
         axes = self._axes(call.ranks)
-        # Inside a micro-batch the model itself may reduce tensors, but never over dp alone.
         inside = self._clock.open is not None or in_backward()
         roles = {self._point.mesh.role(axis) for axis in axes}
-        elsewhere = not _named_gradient(call) and (of_norm or roles != {"dp"})
-        if not axes or (inside and elsewhere):
+        if not axes or (inside and not _named_gradient(call) and (of_norm or _of_model(roles))):
             return
         how = f"({call.reduce})" if call.reduce else ""
         name, caller = f"{call.op}{how}", called_at(call.site)
@@ -132,6 +135,25 @@ def _numel(call: Collective) -> int | None:
     if call.op == "reduce_scatter" and call.gives is not None:
         return sum(call.gives)
     return call.numel
+
+
+def _of_model(roles: Collection[str]) -> bool:
+    """Whether a reduction inside of a micro-batch over axes of these roles may be the model's own.
+
+    The model itself never reduces over dp alone.  Over cp it does so in its forward and in the
+    backward of its autograd functions, and not in hooks on gradients, as overlapped buckets are.
+    """
+    if roles == {"dp"}:
+        return False
+    return not roles <= {"dp", "cp"} or not in_backward() or _in_autograd_function()
+
+
+def _in_autograd_function() -> bool:
+    """Whether the innermost call of autograd on the stack is the backward of a function."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_filename.startswith(_AUTOGRAD):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename == torch.autograd.function.__file__
 
 
 def _named_gradient(call: Collective) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -161,6 +162,38 @@ def test_within_a_micro_batch_reductions_of_known_gradients_are_recorded_over_an
     for size, name in enumerate(names, 7):
         reductions.on_collective(call(WORLD, shape=(size,), name=name))
     assert [made.numel for made in events.found] == [7, 8]
+
+
+def test_within_a_backward_reductions_over_cp_are_recorded_in_hooks_on_gradients(
+    events: ReductionWriter,
+) -> None:
+    """Overlapped buckets are reduced in hooks; autograd functions reduce what the model needs."""
+    clock = Clock()
+    clock.start_step()
+    clock.start_microbatch(0)
+    point = Point.of(tp=2, cp=2)
+    reductions = Reductions(clock, events, point, PARAMETERS)
+
+    class Model(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            reductions.on_collective(call((0, 2), site="forward.py:1"))
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            reductions.on_collective(call((0, 2), site="backward.py:1"))
+            return gradient
+
+    def hook(parameter: torch.Tensor) -> None:
+        reductions.on_collective(call((0, 2), site="hook.py:1"))
+        reductions.on_collective(call((0, 1), site="hook.py:2"))  # over tp
+        reductions.on_collective(call((0, 2), site="hook.py:3", shape=()))
+
+    parameter = torch.nn.Parameter(torch.ones(4))
+    parameter.register_post_accumulate_grad_hook(hook)
+    Model.apply(parameter).sum().backward()
+    assert [made.site for made in events.found + events.of_norm] == ["hook.py:1"]
 
 
 def test_a_collective_in_a_wrapper_function_is_recorded_with_its_caller(

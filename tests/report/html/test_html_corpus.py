@@ -10,7 +10,7 @@ import pytest
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug
 from tests.support.report.browser import Look, looking
 from tests.support.report.corpus_project import write_corpus
-from tests.support.report.shown_runs import run_tests
+from tests.support.report.shown_runs import run_project
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -23,7 +23,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the page of one run, in which each bug fails at the first Point."""
     folder = tmp_path_factory.mktemp("corpus")
     write_corpus(folder, BUGS)
-    result = run_tests(folder, "--trainsafe-report=out")
+    result = run_project(folder, "--trainsafe-report=out")
     assert f"{len(BUGS)} failed" in result.stdout, result.stdout[-4000:] + result.stderr
     return folder / "out"
 

@@ -100,18 +100,17 @@ def write_project(folder: Path) -> None:
 
 
 def run_project(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """As `run_tests`, in little time: with ranks in one process, and without localisation."""
-    return run_tests(folder, "--trainsafe-launcher=threads", "--trainsafe-localize=off", *options)
+    """Runs the tests in a folder, in little time: ranks share a process, nothing is localised.
 
-
-def run_tests(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Runs the tests in a folder; returns what pytest printed."""
-    quick = ("-p", "no:hypothesispytest", "-p", "no:syrupy")
+    Returns what pytest printed.
+    """
+    lean = ("-p", "no:hypothesispytest", "-p", "no:syrupy")
+    quick = ("--trainsafe-launcher=threads", "--trainsafe-localize=off")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", *quick, f"--basetemp={folder}/base", *options],
+        [sys.executable, "-m", "pytest", *lean, *quick, f"--basetemp={folder}/base", *options],
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1_800,
         check=False,
     )

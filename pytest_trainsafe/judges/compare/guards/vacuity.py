@@ -276,8 +276,8 @@ def _in_effect(candidate: Trace) -> Guard:
         if axis in _TRIVIAL and value not in _TRIVIAL[axis] and read and axis not in read:
             text = (
                 f"{axis}={value} had no effect: the program neither takes an argument of that name "
-                f"nor reads the axis (ctx.point.get({axis!r}, ...)); if it always trains like this, "
-                "leave the axis out of the marker"
+                f"nor reads the axis (ctx.point.get({axis!r}, ...)); if it always trains so, leave "
+                "the axis out of the marker"
             )
             yield "in-effect", text
     zero = candidate.point.get("zero", 0)

@@ -1,9 +1,10 @@
-"""Modules that torch's `parallelize_module` shards are captured, each rank as that rank."""
+"""Modules that torch shards, by tensor and by data, are captured, each rank as that rank."""
 
 import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -112,3 +113,45 @@ def test_a_block_that_parallelize_module_shards(kind, planted):
     assert isinstance(found, Refutation if planted else Proof)
     if isinstance(found, Refutation) and kind == "sequence":
         assert set(found.wrong) == {"grad.norm.weight", "grad.norm.bias"}
+
+
+def fully_sharded(planted, ranks):
+    """The gradients of a model under FSDP2; the planted bug does not average them."""
+
+    def step(given):
+        with untraced():
+            model = nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 4)).double()
+            mesh = DeviceMesh("cpu", torch.arange(ranks)) if ranks > 1 else None
+        for name in ("0.weight", "0.bias", "2.weight", "2.bias"):
+            module, _, own = name.rpartition(".")
+            setattr(model.get_submodule(module), own, nn.Parameter(given[name]))
+        if ranks > 1:
+            fully_shard(model, mesh=mesh)
+            if planted:
+                model.set_gradient_divide_factor(1.0)
+        model(given["x"]).square().mean().backward()
+        return {
+            f"grad.{name}": each.grad.to_local() if ranks > 1 else each.grad
+            for name, each in model.named_parameters()
+        }
+
+    return step
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_model_under_fsdp2(planted):
+    shapes = {"0.weight": (6, 4), "0.bias": (6,), "2.weight": (4, 6), "2.bias": (4,)}
+    weights = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    whole, part = (torch.zeros(rows, 4, dtype=torch.float64) for rows in (4, 2))
+    sequential = capture(fully_sharded(planted, 1), {"x": whole, **weights}, name="sequential")
+    ranks = [
+        capture(fully_sharded(planted, 2), {"x": part, **weights}, rank=rank, ranks=2)
+        for rank in range(2)
+    ]
+    given = stated_problem(sequential, ranks, {
+        "mesh": {"dp": 2},
+        "inputs": {"x": "concat 0", ", ".join(shapes): "replica"},
+        "outputs": {f"grad.{name}": f"concat 0 of grad.{name}" for name in shapes},
+    })  # fmt: skip
+    found = prove(given)
+    assert isinstance(found, Refutation if planted else Proof)

@@ -4,10 +4,16 @@ torch has it for its own tests, in a private module.
 
 Needs `create_fakework` of torch.distributed._meta_registrations and `_scoped_library` of
 torch.library.  Without them, collectives of several tensors at once are not captured.
+
+Needs `_clear_DTensor_sharding_propagator_cache` of torch._C, if DTensor is used.  Without it,
+operators on DTensors may be captured as they are on the rank that was captured before.
 """
 
 from __future__ import annotations
 
+import functools
+import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -17,10 +23,13 @@ import torch.distributed as dist
 from pytest_trainsafe.compat.private import Capability
 
 COALESCED = Capability("collectives of several tensors at once are not captured")
+SHARDINGS = Capability("operators on DTensors are captured as on the rank before")
 
 #: Collectives that torch can execute, but for which it has no shapes.
 _COALESCED = ("allreduce_coalesced_", "allgather_into_tensor_coalesced_",
               "reduce_scatter_tensor_coalesced_")  # fmt: skip
+_TENSOR = "torch.distributed.tensor"
+_REMEMBERING = type(functools.cache(len))
 
 
 @contextmanager
@@ -32,11 +41,28 @@ def fake_group(rank: int, ranks: int) -> Iterator[None]:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", rank=rank, world_size=ranks, store=FakeStore())
+    _forget_shardings()
     try:
         with _coalesced():
             yield
     finally:
+        _forget_shardings()
         dist.destroy_process_group()
+
+
+def _forget_shardings() -> None:
+    """Empties what DTensor remembers of meshes: equal ones of two ranks are one key.
+
+    A part of a tensor would be that of the first rank on all of them.
+    """
+    if _TENSOR not in sys.modules:
+        return
+    clear = SHARDINGS.of("torch._C", "_clear_DTensor_sharding_propagator_cache")
+    if clear is not None:
+        clear()
+    for each in gc.get_objects():
+        if type(each) is _REMEMBERING and str(each.__module__).startswith(_TENSOR):
+            each.cache_clear()
 
 
 @contextmanager

@@ -61,11 +61,11 @@ def train(ctx: Context, layers: int = 2, steps: int = 2, bug: str = "") -> None:
         pipeline_model_parallel_size=ctx.point.size("pp"),
     )
     model_parallel_cuda_manual_seed(ctx.seed)
-    model, config = _model(ctx, layers)
+    model, config = model_of(ctx, layers)
     parts = _parts(model)
     ctx.initialize(parts)
     wrapped, optimizer = _wrapped(ctx, model, config)
-    _plant(bug, model, wrapped)
+    plant(bug, model, wrapped)
     inner = optimizer.chained_optimizers[0]
     if ctx.point.get("zero", 0):
         _mark_runs(inner, model)
@@ -105,7 +105,7 @@ def train(ctx: Context, layers: int = 2, steps: int = 2, bug: str = "") -> None:
             ctx.grad_norm(norm)
 
 
-def _model(ctx: Context, layers: int) -> tuple[Any, Any]:
+def model_of(ctx: Context, layers: int) -> tuple[Any, Any]:
     from megatron.core import parallel_state
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
@@ -149,7 +149,7 @@ def _model(ctx: Context, layers: int) -> tuple[Any, Any]:
     return model, config
 
 
-def _plant(bug: str, model: Any, wrapped: Any) -> None:
+def plant(bug: str, model: Any, wrapped: Any) -> None:
     if bug == "norm_without_mark":
         model.decoder.final_layernorm.weight.sequence_parallel = False
     elif bug == "input_gradient":

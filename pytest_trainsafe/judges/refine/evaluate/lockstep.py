@@ -22,7 +22,7 @@ from pytest_trainsafe.judges.refine.evaluate.collectives import (
     peer,
     waits,
 )
-from pytest_trainsafe.judges.refine.evaluate.operators import compute
+from pytest_trainsafe.judges.refine.evaluate.operators import FSDP, compute
 from pytest_trainsafe.judges.refine.graphs.graph import INPUT, Graph, Node, Ref
 from pytest_trainsafe.judges.refine.mesh import RankMesh
 
@@ -134,7 +134,7 @@ def _rank(
 
     A message is sent without waiting; where it is received, the rank waits for it.
     """
-    changing = any(node.short.endswith("_") for node in graph.nodes)
+    changing = any(node.short.endswith("_") or node.short.startswith(FSDP) for node in graph.nodes)
     current: Tensors = {}
     for node in graph.nodes:
         if node.name in given:

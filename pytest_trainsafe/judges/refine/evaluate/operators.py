@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -32,6 +33,9 @@ _WHOLE = frozenset(
     )
 )  # fmt: skip
 
+#: Operators that torch defines; those of FSDP copy into tensors that they are given.
+FSDP = "fsdp."
+_SPACES = ("aten.", FSDP)
 _FUNCTIONALIZED = ("higher_order.auto_functionalized", "higher_order.auto_functionalized_v2")
 #: Keywords that say where a tensor lies, which no number depends on.
 _PLACES = ("device", "layout", "pin_memory")
@@ -89,14 +93,14 @@ def _runner(
     if node.operator in _FUNCTIONALIZED:
         return _functionalized(graph, node, mode), nullcontext()
     semantics = None if "c10d" in node.short else find(mode.semantics, node.short)
-    if semantics is not None and not node.short.startswith("aten."):
+    if semantics is not None and not node.short.startswith(_SPACES):
         rule = semantics.rule
         if rule is not None:
             mode.met[node.short] += 1
             return (
                 lambda *args, **kwargs: _noted(rule(mode.numbers, *args, **kwargs), mode)
             ), nullcontext()
-    operator = torch_operator(node.operator) if node.operator.startswith("aten.") else None
+    operator = torch_operator(node.operator) if node.operator.startswith(_SPACES) else None
     if operator is None or not (semantics or node.short in _WHOLE or _composite(operator)):
         raise CannotSayError(
             f"{graph.at(node)}: {node} has no semantics, so nothing can be said behind it; state "
@@ -114,6 +118,8 @@ def _runner(
 def torch_operator(name: str) -> Callable[..., Any] | None:
     """The operator of torch.ops with this name, or None."""
     found: Any = torch.ops
+    if name.startswith(FSDP):
+        import_module("torch.distributed.fsdp")  # It has the operators.
     for part in name.split("."):
         if part.startswith("__"):
             return None

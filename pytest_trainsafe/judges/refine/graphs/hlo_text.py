@@ -36,6 +36,8 @@ _LINE = re.compile(
 )
 _TYPE = re.compile(r"([a-z0-9]+)\[([\d,]*)\]")
 _ATTRIBUTE = re.compile(r", ([a-z_]+)=(\{\{[\d,{}]*\}\}|\{[^{}]*\}|[^,{}]+)")
+#: How XLA counts the items of long lists.
+_COMMENT = re.compile(r"/\*index=\d+\*/")
 _RANGE = re.compile(r"\[(\d+):(\d+)(?::(\d+))?\]")
 
 #: Operators by elements.
@@ -99,7 +101,7 @@ class _Reader:
     def read(self, text: str) -> Graph:
         computation, entry = "", False
         for number, line in enumerate(text.split("\n"), 1):
-            self.line, stripped = number, line.strip()
+            self.line, stripped = number, _COMMENT.sub("", line).strip()
             if len(stripped) > MAX_LINE:
                 raise self.refused("a line that is too long")
             if head := _HEAD.fullmatch(stripped):

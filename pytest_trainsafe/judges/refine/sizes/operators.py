@@ -197,6 +197,8 @@ def _joined(lengths: Lengths, o: Operands) -> None:
 def _stacked(lengths: Lengths, o: Operands) -> None:
     dim = o.number(1, "dim") % len(o.result)
     left = [each for number, each in enumerate(o.result) if number != dim]
+    if o.result:
+        o.result[dim].root.fixed = True  # It counts the tensors.
     for dims in o.tensors:
         _pair(lengths, left, dims)
 

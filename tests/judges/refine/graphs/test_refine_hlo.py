@@ -55,6 +55,15 @@ RELATION = {
 }
 
 
+def test_the_comments_that_count_the_items_of_a_tuple_are_no_part_of_names():
+    named = MODULE.replace("ROOT %reduce.14", "%reduce.14")
+    items = "f32[4,6]{{1,0}}, /*index=5*/f32[4]{{0}}"
+    root = f"  ROOT %tuple.15 = ({items}) tuple(%add.11, /*index=5*/%reduce.14)\n}}}}\n"
+    text = named.rstrip().removesuffix("}}") + root
+    graph = parse_hlo(text.format(w=8, reduce="", sum="transpose.8", row=ROW, column=COLUMN))
+    assert graph.outputs == ("add.11", "reduce.14")
+
+
 def test_one_program_for_all_ranks_is_proved():
     certificate = assert_refines(SEQUENTIAL, [RANK, RANK], RELATION)
     assert certificate.outputs == {"reduce.14": "replica of reduce.14"}

@@ -181,3 +181,12 @@ def test_a_constant_with_values_keeps_its_shape():
     assert rows < 100
     assert columns == 3
     assert isinstance(prove(given), Proof)
+
+
+def test_the_dimension_that_counts_stacked_tensors_keeps_its_length():
+    graph = capture(lambda x: torch.stack([x.sum(), x.amax(), x.mean(), x[0, 0]]).norm(),
+                    [torch.zeros(1 << 20, 3)])  # fmt: skip
+    given = stated_problem(graph, [graph], {"inputs": {graph.inputs[0].name: "replica"}})
+    assert not affordable(given)
+    assert shape(shrunk(given)[0].sequential, "stack") == [4]
+    assert isinstance(prove(given), Proof)

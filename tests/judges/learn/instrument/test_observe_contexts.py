@@ -92,3 +92,14 @@ def test_a_precondition_says_in_which_context_a_rule_holds_or_not() -> None:
 def test_ranks_in_different_contexts_differ() -> None:
     found = joined({"active.no_sync": True, "phase": ""}, {"phase": ""})
     assert found == {"active.no_sync": Mark.DIFFERENT, "phase": ""}
+
+
+def test_a_compiled_region_has_its_context_managers_without_a_break() -> None:
+    @torch.compile(backend="eager", fullgraph=True)
+    def program(rows: torch.Tensor) -> torch.Tensor:
+        with warm_up():
+            return rows + 1
+
+    rows = torch.zeros(2)
+    with observe():
+        assert program(rows).tolist() == [1.0, 1.0]

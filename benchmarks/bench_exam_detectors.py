@@ -106,7 +106,7 @@ def run(call: Call) -> dict[str, list[float]]:
             outcome = importlib.import_module(module).train(**given)
     finally:
         hook.remove()
-    losses = next((value for name, value in outcome.items() if "loss" in name), [])
+    losses: Sequence[float] = next((each for name, each in outcome.items() if "loss" in name), ())
     return {"loss": [float(value) for value in losses], "gradient": norms}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -48,8 +50,8 @@ def test_when_a_loss_is_the_best_so_far_has_no_period() -> None:
     assert not [each for each in said if each.startswith(("best of", "num_bad_epochs of"))]
 
 
-def test_what_a_collective_is_given_to_write_to_is_not_read() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+def test_what_a_collective_is_given_to_write_to_is_not_read(tmp_path: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         with observe(["torch.distributed.all_gather"]) as observation:
             dist.all_gather([torch.ones(2)], torch.ones(2))

@@ -12,7 +12,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pytest_trainsafe import observe
-from pytest_trainsafe.judges.learn.conditions import Condition, Mark, joined
+from pytest_trainsafe.judges.learn.conditions import Condition, Features, Mark, joined
 from pytest_trainsafe.judges.learn.inference.deduce import deduce
 from tests.support.learn.observing import Kept
 
@@ -80,7 +80,8 @@ def test_each_use_of_join_has_a_number() -> None:
 
 
 def test_a_precondition_says_in_which_context_a_rule_holds_or_not() -> None:
-    outside, inside = {"phase": "backward"}, {"phase": "backward", "active.no_sync": True}
+    outside: Features = {"phase": "backward"}
+    inside: Features = {"phase": "backward", "active.no_sync": True}
     for passing, failing, value in ((outside, inside, False), (inside, outside, True)):
         found = deduce([(passing, 4, 0), (failing, 0, 4)], False, lambda field: False)
         assert found is not None
@@ -92,3 +93,14 @@ def test_a_precondition_says_in_which_context_a_rule_holds_or_not() -> None:
 def test_ranks_in_different_contexts_differ() -> None:
     found = joined({"active.no_sync": True, "phase": ""}, {"phase": ""})
     assert found == {"active.no_sync": Mark.DIFFERENT, "phase": ""}
+
+
+def test_a_compiled_region_has_its_context_managers_without_a_break() -> None:
+    @torch.compile(backend="eager", fullgraph=True)
+    def program(rows: torch.Tensor) -> torch.Tensor:
+        with warm_up():
+            return rows + 1
+
+    rows = torch.zeros(2)
+    with observe():
+        assert program(rows).tolist() == [1.0, 1.0]

@@ -25,6 +25,8 @@ from pytest_trainsafe.judges.learn.instrument.names import belongs
 
 #: The most names of context managers that are noted, and the longest name.
 _MOST, _LONGEST = 64, 80
+#: The most that are noted at a time: some may never be left.
+_DEEPEST = 1024
 
 #: This package's own context managers are not the program's, except those of its examples.
 _OWN, _EXAMPLES = "pytest_trainsafe", ("reference_models", "fixtures")
@@ -55,7 +57,8 @@ class Contexts(threading.local):
             self._joins += 1
             self.join = self._joins
         name = name[:_LONGEST]
-        if len(self._known) >= _MOST and name not in self._known:
+        many = len(self._known) >= _MOST and name not in self._known
+        if many or len(self._entered) >= _DEEPEST:
             return
         self._known[name] = None
         self._entered[id(manager)] = manager, name  # kept, so that its id stays its own
@@ -72,49 +75,68 @@ class Contexts(threading.local):
         self.names = tuple(sorted({name for _, name in self._entered.values()}))
 
 
+class _Active:
+    """Holds what notes context managers in this process, or None."""
+
+    contexts: Contexts | None = None
+
+
 @contextlib.contextmanager
 def noting(contexts: Contexts) -> Iterator[None]:
     """Note context managers in a `with` block."""
     exchanged: list[tuple[Any, str, Any, Any]] = []
     join = getattr(sys.modules.get(_JOIN), "Join", None)
+    replacing(_Active, "contexts")
+    _Active.contexts = contexts
     try:
         for cls in (_GENERATED, *([join] if isinstance(join, type) else []), *_own_classes()):
             for name, wrap in (("__enter__", _entering), ("__exit__", _leaving)):
                 replacing(cls, name)
                 original = vars(cls)[name]
-                wrapper = wrap(contexts, cls, original)
+                wrapper = wrap(original)
                 exchanged.append((cls, name, original, wrapper))
                 setattr(cls, name, wrapper)
         yield
     finally:
+        _Active.contexts = None
         for cls, name, original, wrapper in reversed(exchanged):
             if vars(cls).get(name) is wrapper:
                 setattr(cls, name, original)
 
 
-def _entering(contexts: Contexts, cls: type, original: Callable[..., Any]) -> Any:
+# torch.compile reads all variables of a closure, so the wrappers have no others than `original`.
+
+
+def _entering(original: Callable[..., Any]) -> Any:
     @functools.wraps(original)
     def entered(manager: Any) -> Any:
         if torch.compiler.is_compiling():
             return original(manager)
         # Entering deletes the function from what it has made.
-        name = _name_of_generated(manager) if cls is _GENERATED else cls.__qualname__
+        name = _name_of(manager)
         result = original(manager)
-        if name:
-            contexts.enter(manager, name.rpartition("<locals>.")[2], cls.__module__ == _JOIN)
+        if name and _Active.contexts is not None:
+            _Active.contexts.enter(manager, name, type(manager).__module__ == _JOIN)
         return result
 
     return entered
 
 
-def _leaving(contexts: Contexts, cls: type, original: Callable[..., Any]) -> Any:
+def _leaving(original: Callable[..., Any]) -> Any:
     @functools.wraps(original)
     def left(manager: Any, *error: Any) -> Any:
-        if not torch.compiler.is_compiling():
-            contexts.leave(manager, cls.__module__ == _JOIN)
+        if not torch.compiler.is_compiling() and _Active.contexts is not None:
+            _Active.contexts.leave(manager, type(manager).__module__ == _JOIN)
         return original(manager, *error)
 
     return left
+
+
+def _name_of(manager: Any) -> str:
+    """The name of a context manager; "" if it is not to be noted."""
+    generated = isinstance(manager, _GENERATED)
+    name = _name_of_generated(manager) if generated else type(manager).__qualname__
+    return name.rpartition("<locals>.")[2]
 
 
 def _own_classes() -> list[type]:

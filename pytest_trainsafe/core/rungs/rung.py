@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import pkgutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -139,8 +138,10 @@ class Rung:
 
         Raises ArgumentError if the import path does not lead to an arithmetic of such numbers.
         """
+        from pkgutil import resolve_name  # every start of pytest imports this module
+
         try:
-            found = cast("Arithmetic", pkgutil.resolve_name(self.arithmetic_path))
+            found = cast("Arithmetic", resolve_name(self.arithmetic_path))
             exact = found.exact
         except (ImportError, AttributeError) as error:
             raise ArgumentError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pkgutil
 from collections.abc import Collection, Iterable
 
 from pytest_trainsafe import wings
@@ -34,13 +33,15 @@ def checks() -> dict[str, str]:
 
     The name of a check that is made for each kind of tensor ends in `:KIND`.
     """
+    from pkgutil import resolve_name  # every start of pytest imports this module
+
     found: dict[str, str] = {}
     for mapping in wings.objects(wings.CHECKS):
         found |= mapping
     for path in _judges:
         # The registry of judges reports a path that leads to no class.
         with contextlib.suppress(ImportError, AttributeError, ValueError):
-            found |= getattr(pkgutil.resolve_name(path), "checks", {})
+            found |= getattr(resolve_name(path), "checks", {})
     return found
 
 

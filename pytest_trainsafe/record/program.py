@@ -17,7 +17,8 @@ import torch.distributed as dist
 from pytest_trainsafe.compat import compiler
 from pytest_trainsafe.compat.private import lacking
 from pytest_trainsafe.core.rank import Rank, current_rank
-from pytest_trainsafe.core.rungs.rung import RankRun, Rung
+from pytest_trainsafe.core.rungs.rank_run import RankRun
+from pytest_trainsafe.core.rungs.rung import Rung
 from pytest_trainsafe.core.rungs.table import add_rungs, rung_named
 from pytest_trainsafe.launch.collectives.ledger import following
 from pytest_trainsafe.launch.loading import load_function, run_script

@@ -10,7 +10,7 @@ from typing import Literal, cast
 
 from msgspec import structs
 
-from pytest_trainsafe.core.axes import parallel_axes
+from pytest_trainsafe.core.mesh.sweep_axes import parallel_axes
 from pytest_trainsafe.core.rungs.table import path_of, rung_named
 from pytest_trainsafe.frameworks import BUILT_IN
 from pytest_trainsafe.launch.launch_environment import LaunchEnvironment

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.core.axes import parallel_axes
+from pytest_trainsafe.core.mesh.sweep_axes import parallel_axes
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.rungs.table import RECIPE, default_ladder, rung_named
 from pytest_trainsafe.sweep.expectation import Expectation

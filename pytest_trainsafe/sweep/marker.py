@@ -6,15 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_trainsafe.config.table import OPTIONS
-from pytest_trainsafe.core.axes import (
-    AXES,
-    PROBLEM_AXES,
-    Axis,
-    axes_over,
-    check_values,
-    mesh_axis,
-)
+from pytest_trainsafe.core.axes import AXES, Axis, check_values
 from pytest_trainsafe.core.mesh import Mesh
+from pytest_trainsafe.core.mesh.sweep_axes import PROBLEM_AXES, axes_over, mesh_axis
 from pytest_trainsafe.core.point import AxisValue
 from pytest_trainsafe.core.usage import listing, nearest, shown
 from pytest_trainsafe.errors import SweepError

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, NotRequired, Required, TypedDict
 
 from pytest_trainsafe.core.cut_text import cut
-from pytest_trainsafe.core.point import AxisValue
 from pytest_trainsafe.printable import printable
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_trainsafe.core.point import Point
+    from pytest_trainsafe.core.point import AxisValue, Point
 
 PROPERTY = "trainsafe"
 

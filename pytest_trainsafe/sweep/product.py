@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from pytest_trainsafe.config.grammar import SweepWords
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.core.axes import AXES, MAX_POINTS, PROBLEM_AXES, Axis, check_values
+from pytest_trainsafe.core.axes import AXES, MAX_POINTS, Axis, check_values
 from pytest_trainsafe.core.mesh import DEFAULT, Mesh
+from pytest_trainsafe.core.mesh.sweep_axes import PROBLEM_AXES
 from pytest_trainsafe.core.point import NO_RECOMPUTE, TRIVIAL, AxisValue, Point
 from pytest_trainsafe.core.usage import excerpt
 from pytest_trainsafe.errors import SweepError

@@ -4,40 +4,21 @@ from __future__ import annotations
 
 import functools
 import math
-import pkgutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from pytest_trainsafe.errors import ArgumentError
 
 if TYPE_CHECKING:
-    import msgspec
     import torch
 
     from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
+    from pytest_trainsafe.core.rungs.rank_run import RankRun
 
 #: Turns real values into numbers of a rung.
 Enter = Callable[["torch.Tensor"], "torch.Tensor"]
-
-
-@dataclass(frozen=True)
-class RankRun:
-    """One rank of a Run, for the rung that encloses its program.
-
-    `seed` is the Run's, and `sample` numbers Runs that draw other random numbers of the rung's own.
-    `trace` is the folder into which the Run records, and `followed` that of the Run whose decisions
-    this one takes, None for none.  `add` adds an event to the rank's trace.
-    """
-
-    seed: int
-    rank: int
-    trace: Path
-    add: Callable[[msgspec.Struct], None]
-    sample: int = 0
-    followed: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -139,8 +120,10 @@ class Rung:
 
         Raises ArgumentError if the import path does not lead to an arithmetic of such numbers.
         """
+        from pkgutil import resolve_name  # every start of pytest imports this module
+
         try:
-            found = cast("Arithmetic", pkgutil.resolve_name(self.arithmetic_path))
+            found = cast("Arithmetic", resolve_name(self.arithmetic_path))
             exact = found.exact
         except (ImportError, AttributeError) as error:
             raise ArgumentError(

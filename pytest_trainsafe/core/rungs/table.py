@@ -6,7 +6,6 @@ the name of a dtype decide anything; `tests/core/test_rungs_decide.py` checks it
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Mapping
 
 from pytest_trainsafe import wings
@@ -135,8 +134,10 @@ def rung_named(name: str) -> Rung:
 
 
 def _imported(name: str, path: str) -> Rung:
+    from pkgutil import resolve_name  # every start of pytest imports this module
+
     try:
-        found = pkgutil.resolve_name(path)
+        found = resolve_name(path)
     except (ImportError, AttributeError) as error:
         raise ArgumentError(
             f"the rung {name!r} cannot be imported from {path!r} ({error}); pytest_trainsafe_rungs "

@@ -7,7 +7,7 @@ from typing import cast
 
 from msgspec import structs
 
-from pytest_trainsafe.core.axes import axes_over
+from pytest_trainsafe.core.mesh.sweep_axes import axes_over
 from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import listing, nearest, shown

@@ -127,7 +127,7 @@ def sweep() -> list[str]:
     Returns "pid name" for each process that was found at first.
     """
     first = None
-    while below := descendants(os.getpid()):
+    while not childless() and (below := descendants(os.getpid())):
         if first is None:
             first = [f"{pid} {name}" for pid, name in below.items()]
         for pid in below:
@@ -136,6 +136,15 @@ def sweep() -> list[str]:
         time.sleep(0.005)
         reap()
     return first or []
+
+
+def childless() -> bool:
+    """Whether this process, which adopts all orphans below it, has no process below it."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
 
 
 def children() -> set[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from pytest_trainsafe.core.axes import mesh_axis
+from pytest_trainsafe.core.mesh.sweep_axes import mesh_axis
 from pytest_trainsafe.core.point import AxisValue
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import SweepError

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.align.calls import renumbered
-from pytest_trainsafe.core.axes import parallel_axes
 from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.core.mesh.sweep_axes import parallel_axes
 from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison

@@ -14,7 +14,8 @@ import torch
 
 from pytest_trainsafe.arithmetic import Doubles, ExactMode, Numbers, Residues
 from pytest_trainsafe.compat.compiler import when_imported
-from pytest_trainsafe.core.rungs.rung import Enter, RankRun, Rung
+from pytest_trainsafe.core.rungs.rank_run import RankRun
+from pytest_trainsafe.core.rungs.rung import Enter, Rung
 from pytest_trainsafe.core.rungs.table import WIDEST, rung_named
 from pytest_trainsafe.judges.exact.events import OperatorsMet, decisions
 from pytest_trainsafe.trace.reader import Trace

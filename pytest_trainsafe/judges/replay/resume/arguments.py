@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_trainsafe.core.axes import mesh_axis, parallel_axes
+from pytest_trainsafe.core.mesh.sweep_axes import mesh_axis, parallel_axes
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.rungs.table import rung_choices
 from pytest_trainsafe.core.usage import listing, nearest, shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.core.axes import PARALLEL_AXES
+from pytest_trainsafe.core.mesh.sweep_axes import PARALLEL_AXES
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.localize.axes import necessary_axis, parallel
 from pytest_trainsafe.reference_models import gpt

@@ -109,6 +109,20 @@ def reset_peak_memory() -> float:
     return status_kib("VmRSS") / 1024
 
 
+def cpu_seconds() -> float:
+    """The CPU seconds of this process and its descendants; of those that ended, if waited for."""
+    waiting, ticks = [os.getpid()], 0
+    while waiting:
+        folder = Path("/proc", str(waiting.pop()))
+        try:
+            ticks += sum(map(int, (folder / "stat").read_text().rpartition(")")[2].split()[11:15]))
+            for thread in folder.glob("task/*/children"):
+                waiting += map(int, thread.read_text().split())
+        except OSError:
+            continue  # it has ended
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def folder_size(*folders: Path) -> int:
     """The number of bytes in all files of these folders."""
     files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]

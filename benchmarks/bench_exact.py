@@ -3,12 +3,20 @@
 Prints for each Point whether it is proved, refuted or not covered, and with which operator or
 tensor; for each bug of the catalogues, the first wrong tensor.  A clean Point that is refuted,
 and a bug that is proved, are errors of the judge.
+
+    python benchmarks/bench_exact.py --combinations 300 --launcher threads
+
+judges random combinations of axes and techniques instead, up to 8 ranks, of all that are valid.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
+import math
+import random
+import secrets
 import sys
 import tempfile
 import time
@@ -18,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from _combinations import PROGRAMS, combinations
 from _measure import finish, machine, show
 from _points import CLEAN, triggering
 
@@ -33,6 +42,8 @@ from pytest_trainsafe.sweep.program import Program, resolve
 
 #: Sizes at which a Point takes seconds; no two of them are equal.
 SMALL = {"hidden": 16, "heads": 4, "seq_len": 8, "vocabulary": 32}
+#: The arguments of a combination that its row shows.
+SHOWN = ("layers", "microbatches", "clip", "cp_method", "fp8")
 WORDS = {"pass": "proved", "fail": "refuted", "inconclusive": "not covered"}
 
 
@@ -52,10 +63,18 @@ def main() -> None:
     asked = _arguments()
     facts = machine()
     rows = []
+    seed = secrets.randbelow(2**32) if asked.seed is None else asked.seed
     with tempfile.TemporaryDirectory(prefix="trainsafe-exact-") as temporary:
-        session = Session(Settings(localize=0.0, max_world_size=4), Path(temporary))
+        settings = Settings(
+            localize=0.0, max_world_size=8, launcher=asked.launcher, device="cpu", timeout=1800.0
+        )
+        session = Session(settings, Path(temporary))
+        began = time.perf_counter()
         try:
-            for program, name, point, given, bug in wanted(asked):
+            chosen = drawn(seed, asked.combinations) if asked.combinations else wanted(asked)
+            for program, name, point, given, bug in chosen:
+                if time.perf_counter() - began > asked.minutes * 60:
+                    break
                 rows.append(judged(session, program, name, point, given, bug))
                 print(rows[-1], file=sys.stderr, flush=True)
         finally:
@@ -86,10 +105,24 @@ def wanted(asked: argparse.Namespace) -> Iterator[tuple[str, str, Point, Mapping
             yield bug.program, bug.program, triggering(bug), given, bug.name
 
 
+def drawn(seed: int, count: int) -> Iterator[tuple[str, str, Point, Mapping[str, Any], str]]:
+    """Random combinations, without repetition; each program in turn, until it has no more."""
+    chance = random.Random(seed)
+    found = {name: list(combinations(name)) for name in PROGRAMS}
+    numbers = {name: len(each) for name, each in found.items()}
+    print(f"seed {seed}; {sum(numbers.values())} valid combinations: {numbers}", flush=True)
+    for each in found.values():
+        chance.shuffle(each)
+    turns = itertools.zip_longest(*found.values())
+    for each in itertools.islice((one for turn in turns for one in turn if one), count):
+        words = " ".join(f"{key}={each.arguments[key]}" for key in SHOWN if key in each.arguments)
+        yield each.program, f"{each.program} {words}", each.point, each.arguments, ""
+
+
 def judged(
     session: Session, module: str, name: str, point: Point, given: Mapping[str, Any], bug: str
 ) -> Row:
-    """The judgement of one Point of a reference model at small sizes."""
+    """The judgement of one Point of a reference model, at small sizes for those not given."""
     program = resolve(importlib.import_module(f"pytest_trainsafe.reference_models.{module}").train)
     known = program.complete({})
     # The size of a bucket is that of the sizes by default.
@@ -127,6 +160,10 @@ def judged_program(
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="One Point of each clean program")
+    parser.add_argument("--combinations", type=int, help="Judge as many random valid combinations")
+    parser.add_argument("--seed", type=int, help="Of the combinations, instead of one drawn")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="Stop after this time")
+    parser.add_argument("--launcher", default="auto", help="What starts the ranks")
     parser.add_argument("--only", nargs="*", metavar="NAME", help="Only these programs and bugs")
     return parser.parse_args()
 

@@ -52,12 +52,15 @@ def main() -> None:
         packages.make()
         sys.path.insert(0, str(packages.folder))
         settings = Settings(
-            max_world_size=4, device="cpu", timeout=120.0, localize=0.0, launcher=asked.launcher
+            max_world_size=4,
+            device="cpu",
+            timeout=asked.timeout,
+            localize=0.0,
+            launcher=asked.launcher,
         )
         session = Session(settings, Path(temporary))
         try:
-            memory = asked.rows.with_suffix(".lines.json")
-            lines = covered(session, packages, memory, RUN)
+            lines = Lines(session, packages, asked.rows.with_suffix(".lines.json"))
             for number, mutation in enumerate(sample(mutations(MODELS / MUTATED), 10**6, seed)):
                 if len(rows) >= asked.sample or time.perf_counter() - began > asked.minutes * 60:
                     break
@@ -76,20 +79,36 @@ def main() -> None:
     sys.exit(bool(counts["falsely proved"]))
 
 
+class Lines:
+    """The lines that each place runs, measured when they are first needed.
+
+    Most mutants are judged at one of the first places, so few places are measured.
+    """
+
+    def __init__(self, session: Session, packages: Packages, memory: Path) -> None:
+        self._session, self._packages, self._memory = session, packages, memory
+        self._known: dict[Place, Covered] = {}
+
+    def at(self, place: Place) -> Covered:
+        if place not in self._known:
+            self._known |= covered(self._session, self._packages, self._memory, (place,))
+        return self._known[place]
+
+
 def judged(
     session: Session,
     packages: Packages,
-    lines: dict[Place, Covered],
+    lines: Lines,
     mutation: Mutation,
     number: int,
 ) -> dict[str, str] | None:
     """The outcome of one mutant; None if no Point runs its lines in the candidate."""
     at = mutation.file, mutation.lines
-    place = next((each for each in RUN if lines[each].runs(*at)), None)
+    place = next((each for each in RUN if lines.at(each).runs(*at)), None)
     if place is None:
         return None
     package = packages.mutant(mutation, f"exact_mutant_{number}")
-    shares = lines[place].shares(*at)
+    shares = lines.at(place).shares(*at)
     try:
         outcome, why = _outcome(session, packages, place, package, shares)
         if outcome == "proved" and _differs(session, packages, place, package, shares):
@@ -146,6 +165,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=20.0, help="Stop after this time")
     parser.add_argument("--seed", type=int, help="Instead of a seed that is drawn")
     parser.add_argument("--rows", type=Path, default=Path("exact_mutants.jsonl"))
+    parser.add_argument("--timeout", type=float, default=120.0, help="Of a Run, in seconds")
     parser.add_argument("--launcher", default="threads", help="What starts the ranks")
     return parser.parse_args()
 

@@ -99,7 +99,7 @@ def train(
     `recompute_num_layers`, `bucket`, `overlap_grad_reduce` and `overlap_param_gather`.  `bug`
     plants one of `bugs.NAMES`.
     """
-    from pytest_trainsafe.reference_models.parallel.deepseek.apply import parallel_deepseek
+    from pytest_trainsafe.reference_models.parallel.deepseek.apply_deepseek import parallel_deepseek
     from pytest_trainsafe.reference_models.parallel.experts.expert_axes import axes_with_experts
     from pytest_trainsafe.reference_models.parallel.pipeline.tied import with_embedding_group
     from pytest_trainsafe.reference_models.parallel.techniques import (

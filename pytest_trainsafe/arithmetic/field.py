@@ -7,10 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
+import numpy as np
 import torch
 
-from pytest_trainsafe.arithmetic.packing import BITS, PRIMES, pack, rational, unpack
+from pytest_trainsafe.arithmetic.packing import (
+    BITS,
+    PRIMES,
+    Bits,
+    bits_of,
+    numbers_of,
+    pack,
+    rational,
+    unpack,
+)
 
 Linear = Callable[..., torch.Tensor]
 
@@ -18,21 +29,51 @@ Linear = Callable[..., torch.Tensor]
 _INNER = 1 << 20
 _HALF = 16
 _FEW = 64
+#: Below this many values, the time of a call counts more than that of its loop.
+_SMALL = 512
+_LOW = (1 << BITS) - 1
+_BOTH = np.array(PRIMES).reshape(2, 1)
 
 
 def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    (a, b), (c, d) = unpack(x), unpack(y)
-    return pack((a + c) % PRIMES[0], (b + d) % PRIMES[1])
+    return numbers_of(sum_of(bits_of(x), bits_of(y)))
+
+
+def sum_of(x: Bits, y: Bits) -> Bits:
+    (a, b), (c, d) = _parts(x), _parts(y)
+    return _joined(_remainder(a + c, PRIMES[0]), _remainder(b + d, PRIMES[1]))
 
 
 def negate(x: torch.Tensor) -> torch.Tensor:
-    a, b = unpack(x)
-    return pack((-a) % PRIMES[0], (-b) % PRIMES[1])
+    a, b = _parts(bits_of(x))
+    return numbers_of(_joined(_remainder(-a, PRIMES[0]), _remainder(-b, PRIMES[1])))
 
 
 def multiply(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    (a, b), (c, d) = unpack(x), unpack(y)
-    return pack((a * c) % PRIMES[0], (b * d) % PRIMES[1])
+    return numbers_of(product_of(bits_of(x), bits_of(y)))
+
+
+def product_of(x: Bits, y: Bits) -> Bits:
+    (a, b), (c, d) = _parts(x), _parts(y)
+    return _joined(_remainder(a * c, PRIMES[0]), _remainder(b * d, PRIMES[1]))
+
+
+def _parts(bits: Bits) -> tuple[Bits, Bits]:
+    return bits >> BITS, bits & _LOW
+
+
+def _joined(first: Bits, second: Bits) -> Bits:
+    return first << BITS | second
+
+
+def _remainder(values: Bits, prime: Any) -> Bits:
+    """`values % prime`: numpy vectorises the quotient by a scalar, and not the remainder."""
+    if values.size < _SMALL:
+        remainders: Bits = values % prime
+        return remainders
+    multiples: Bits = values // prime
+    multiples *= prime
+    return np.subtract(values, multiples, out=multiples)
 
 
 def linear(function: Linear, *tensors: torch.Tensor) -> torch.Tensor:
@@ -61,63 +102,99 @@ def matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         for part in parts[1:]:
             total = add(total, part)
         return total
-    products = (
-        _combined(_limb_products(a, b), x.shape[-2], y.shape[-1], prime)
-        for a, b, prime in zip(unpack(x), unpack(y), PRIMES, strict=True)
+    moduli = torch.tensor(PRIMES).reshape(2, *(1,) * max(x.ndim, y.ndim))
+    return pack(*_combined(_limb_products(x, y), x.shape[-2], y.shape[-1], moduli))
+
+
+def _limb_products(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The four products of limbs as one matrix, for both primes."""
+    rank = max(x.ndim, y.ndim)
+    left, right = (
+        torch.stack(unpack(each)).reshape(2, *(1,) * (rank - each.ndim), *each.shape)
+        for each in (x, y)
     )
-    return pack(*products)
-
-
-def _limb_products(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     mask = (1 << _HALF) - 1
-    left = torch.cat((a >> _HALF, a & mask), dim=-2).to(torch.float64)
-    right = torch.cat((b >> _HALF, b & mask), dim=-1).to(torch.float64)
+    left = torch.cat((left >> _HALF, left & mask), dim=-2).to(torch.float64)
+    right = torch.cat((right >> _HALF, right & mask), dim=-1).to(torch.float64)
     return (left @ right).to(torch.int64)
 
 
-def _combined(products: torch.Tensor, rows: int, columns: int, prime: int) -> torch.Tensor:
+def _combined(
+    products: torch.Tensor, rows: int, columns: int, moduli: torch.Tensor
+) -> torch.Tensor:
     high, low = products[..., :rows, :], products[..., rows:, :]
-    middle = (high[..., columns:] + low[..., :columns]) % prime
-    upper = (high[..., :columns] % prime << _HALF) + middle
-    return ((upper % prime << _HALF) + low[..., columns:] % prime) % prime
+    middle = (high[..., columns:] + low[..., :columns]) % moduli
+    upper = (high[..., :columns] % moduli << _HALF) + middle
+    return ((upper % moduli << _HALF) + low[..., columns:] % moduli) % moduli
 
 
-def power(x: torch.Tensor, exponents: tuple[int, int]) -> torch.Tensor:
-    """Elements to a power >= 0, one for each prime."""
-    parts = []
-    for base, exponent, prime in zip(unpack(x), exponents, PRIMES, strict=True):
-        result = torch.ones_like(base)
-        while exponent:
-            if exponent & 1:
-                result = result * base % prime
-            exponent >>= 1
-            if exponent:
-                base = base * base % prime
-        parts.append(result)
-    return pack(*parts)
+def power(x: Bits, exponents: tuple[int, int]) -> Bits:
+    """Elements to a power > 0, one for each prime."""
+    if x.size >= _SMALL:
+        pairs = zip(_parts(x), exponents, PRIMES, strict=True)
+        return _joined(*(_powers(base, (exponent,), prime)[0] for base, exponent, prime in pairs))
+    both = np.stack(_parts(x.reshape(-1)))
+    return _joined(*_powers(both, exponents, _BOTH)).reshape(x.shape)
+
+
+def _powers(base: Bits, exponents: tuple[int, ...], modulus: Any) -> list[Bits]:
+    """`base` to each power; of two, the first and the second row of `base` modulo its prime."""
+    rows: list[Bits | None] = [None] * len(exponents)
+    for place in range(max(each.bit_length() for each in exponents)):
+        if place:
+            base = _remainder(base * base, modulus)
+        for row, exponent in enumerate(exponents):
+            if exponent >> place & 1:
+                factor, prime = (base, modulus) if len(rows) == 1 else (base[row], PRIMES[row])
+                found = rows[row]
+                rows[row] = factor if found is None else _remainder(found * factor, prime)
+    return [each for each in rows if each is not None]
 
 
 def inverse(x: torch.Tensor) -> torch.Tensor:
     """1 / x by elements, of x without zeros.
 
-    Of many elements, one product of two is inverted for both (Montgomery's trick).
+    Of many elements, one product is inverted for all (Montgomery's trick).
     """
-    if x.numel() <= _FEW:
-        pairs = [
-            (pow(bits >> BITS, -1, PRIMES[0]) << BITS)
-            | pow(bits & ((1 << BITS) - 1), -1, PRIMES[1])
-            for bits in x.reshape(-1).view(torch.int64).tolist()
-        ]
-        return torch.tensor(pairs, dtype=torch.int64, device=x.device).view_as(x).view(x.dtype)
+    return numbers_of(inverse_of(bits_of(x)))
+
+
+def inverse_of(x: Bits) -> Bits:
     flat = x.reshape(-1)
-    half = flat.numel() // 2
+    if len(flat) <= _FEW:
+        first, second = (
+            _inverses(part.tolist(), prime)
+            for part, prime in zip(_parts(flat), PRIMES, strict=True)
+        )
+        few = _joined(np.array(first, dtype=np.int64), np.array(second, dtype=np.int64))
+        return few.reshape(x.shape)
+    half = len(flat) // 2
     left, right, rest = flat[:half], flat[half : 2 * half], flat[2 * half :]
-    both = inverse(multiply(left, right))
-    return torch.cat((multiply(both, right), multiply(both, left), inverse(rest))).view_as(x)
+    both = inverse_of(product_of(left, right))
+    parts = product_of(both, right), product_of(both, left), inverse_of(rest)
+    return np.concatenate(parts).reshape(x.shape)
+
+
+def _inverses(values: list[int], prime: int) -> list[int]:
+    """The inverses of a few residues modulo a prime, by their products from the left."""
+    products = [1]
+    for value in values:
+        products.append(products[-1] * value % prime)
+    right, found = pow(products.pop(), -1, prime), []
+    for value, left in zip(reversed(values), reversed(products), strict=True):
+        found.append(left * right % prime)
+        right = right * value % prime
+    found.reverse()
+    return found
 
 
 def root(x: torch.Tensor) -> torch.Tensor:
-    """The square root of each element that has one; of another, the root of its negative.
+    """The square root of each element that has one; of another, the root of its negative."""
+    return numbers_of(root_of(bits_of(x)))
+
+
+def root_of(x: Bits) -> Bits:
+    """The same of bits.
 
     It is x ** ((p + 1) / 4) modulo p, so root(x * y) = root(x) * root(y) and root(1 / x) =
     1 / root(x) hold always.  Each result is itself a square, because p is 7 modulo 8, so roots of

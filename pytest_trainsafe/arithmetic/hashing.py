@@ -9,9 +9,18 @@ from __future__ import annotations
 
 import hashlib
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from pytest_trainsafe.arithmetic.packing import PRIMES, pack
+from pytest_trainsafe.arithmetic.packing import BITS, PRIMES, bits_of, numbers_of
+
+Unsigned = npt.NDArray[np.uint64]
+
+_27, _30, _31 = map(np.uint64, (27, 30, 31))
+_GOLDEN, _SECOND, _THIRD = map(
+    np.uint64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
 
 
 class Hashes:
@@ -19,47 +28,37 @@ class Hashes:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self._keys: dict[str, int] = {}
+        self._keys: dict[str, np.uint64] = {}
         #: How many values were computed.
         self.count = 0
 
     def __call__(self, name: str, *arguments: torch.Tensor) -> torch.Tensor:
         """The function `name` of float64 arguments, which broadcast, by elements and bits."""
-        state = torch.tensor(self._key(name))
+        shape = np.broadcast_shapes(*(each.shape for each in arguments))
+        state = np.array([self._key(name)], dtype=np.uint64)
         for argument in arguments:
-            state = _mix(state * 3 + _mix(argument.view(torch.int64) * _GOLDEN + self._key("+")))
-        self.count += state.numel()
-        first = _right(state, 1) % PRIMES[0]
-        return pack(first, _right(_mix(state + self._key("second")), 1) % PRIMES[1])
+            # A number without dimensions is one of an array: numpy warns of a scalar's overflow.
+            bits = bits_of(argument).view(np.uint64).reshape(argument.shape or 1)
+            state = _mix(state * 3 + _mix(bits * _GOLDEN + self._key("+")))
+        self.count += state.size
+        first = (state >> 1) % PRIMES[0]
+        second = (_mix(state + self._key("second")) >> 1) % PRIMES[1]
+        return numbers_of((first << BITS | second).view(np.int64).reshape(shape))
 
-    def _key(self, name: str) -> int:
+    def _key(self, name: str) -> np.uint64:
         if name not in self._keys:
             text = f"{self.seed}:{name}".encode()
             digest = hashlib.blake2b(text, digest_size=8).digest()
-            self._keys[name] = int.from_bytes(digest, "big", signed=True)
+            self._keys[name] = np.uint64(int.from_bytes(digest, "big"))
         return self._keys[name]
 
 
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
-
-
-_GOLDEN, _SECOND, _THIRD = map(
-    _signed, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-)
-
-
-def _right(bits: torch.Tensor, places: int) -> torch.Tensor:
-    """Bits moved to the right, with zeros from the left."""
-    return (bits >> places) & ((1 << (64 - places)) - 1)
-
-
-def _mix(bits: torch.Tensor) -> torch.Tensor:
+def _mix(bits: Unsigned) -> Unsigned:
     """A bijection of 64 bits in which every input bit changes half of the output bits.
 
     It is the finaliser of splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
     generators", 2014).
     """
-    bits = (bits ^ _right(bits, 30)) * _SECOND
-    bits = (bits ^ _right(bits, 27)) * _THIRD
-    return bits ^ _right(bits, 31)
+    for places, factor in ((_30, _SECOND), (_27, _THIRD)):
+        bits = (bits ^ bits >> places) * factor
+    return bits ^ bits >> _31

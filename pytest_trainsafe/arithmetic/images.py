@@ -9,14 +9,56 @@ indexing and communication.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-Bits = npt.NDArray[np.int64]
+from pytest_trainsafe.arithmetic.packing import BITS, Bits, bits_of
+
 Run = tuple[Bits, Bits]
 
 #: Ends each run: larger than the bits of any number.
 _END = np.array([2**63 - 1])
+
+
+class Noted:
+    """Whether anything is noted of numbers, in any of the tables that share this object.
+
+    It answers fast for most numbers, of which nothing is noted: it marks the low bits of both
+    residues of each key.  About one other number in a thousand counts as noted too.
+    """
+
+    def __init__(self) -> None:
+        self._keys: list[Bits] = []
+        self._count = 0
+        self._grow(_LEAST)
+
+    def add(self, keys: Bits) -> None:
+        self._keys.append(keys)
+        self._count += len(keys)
+        if self._count * _SPARSE > self._last:
+            self._keys = [np.unique(np.concatenate(self._keys))]
+            self._count = len(self._keys[0])
+            self._grow(1 << (2 * _SPARSE * self._count).bit_length())
+            keys = self._keys[0]
+        self._first[keys >> BITS & self._last] = True
+        self._second[keys & self._last] = True
+
+    def may_have(self, *numbers: Bits) -> bool:
+        """False if nothing is noted of any of them."""
+        return self._count > 0 and any(len(self.places(each)) for each in numbers)
+
+    def places(self, numbers: Bits) -> Bits:
+        """The places of numbers, in one dimension, of which something may be noted."""
+        flat = numbers.reshape(-1)
+        found: Bits = self._second.take(flat & self._last).nonzero()[0]
+        return found[self._first.take(flat[found] >> BITS & self._last)] if len(found) else found
+
+    def _grow(self, size: int) -> None:
+        self._last = size - 1
+        self._first, self._second = (np.zeros(size, dtype=np.bool_) for _ in range(2))
+
+
+#: The fewest marks, and how many there are at least for each key; both are powers of two.
+_LEAST, _SPARSE = 1 << 14, 16
 
 
 class Images:
@@ -28,7 +70,8 @@ class Images:
     arrays take a fraction of torch's time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, noted: Noted | None = None) -> None:
+        self._noted = noted or Noted()
         self._runs: list[Run] = []
 
     def __bool__(self) -> bool:
@@ -36,11 +79,15 @@ class Images:
 
     def note(self, numbers: torch.Tensor, images: torch.Tensor) -> None:
         """Let each of `numbers` have the image at the same place, unless it has one."""
-        keys, values = _bits(numbers), _bits(images)
+        self.note_bits(bits_of(numbers.reshape(-1)), bits_of(images.reshape(-1)))
+
+    def note_bits(self, keys: Bits, values: Bits) -> None:
+        """The same of bits, in one dimension."""
         kept = keys != 0
         if not kept.any():
             return
         run = _sorted(keys[kept], values[kept])
+        self._noted.add(run[0][:-1])
         while self._runs and len(self._runs[-1][0]) < 2 * len(run[0]):
             older = self._runs.pop()
             run = _sorted(
@@ -52,29 +99,25 @@ class Images:
         """Which of `numbers` have an image, and the images; None if none has."""
         if not self._runs or not numbers.numel():
             return None
-        wanted = _bits(numbers)
-        known: tuple[npt.NDArray[np.bool_], Bits] | None = None
-        for keys, found_images in reversed(self._runs):
-            places = keys.searchsorted(wanted)
-            found = keys[places] == wanted
-            if not found.any():
-                continue
-            images = found_images[places]
-            if known is None:
-                known = found, images
-            else:
-                known = known[0] | found, np.where(found, images, known[1])
-        if known is None:
+        wanted = bits_of(numbers.reshape(-1))
+        likely = self._noted.places(wanted)
+        if not len(likely):
             return None
-        mask, values = (torch.from_numpy(each).view(numbers.shape) for each in known)
-        return mask, values.view(torch.float64)
-
-
-def _bits(numbers: torch.Tensor) -> Bits:
-    """The bits of numbers, copied: torch does not resize memory that numpy has seen."""
-    copied = numbers.detach().reshape(-1).view(torch.int64).clone()
-    bits: Bits = copied.numpy(force=True)
-    return bits
+        few = wanted[likely]
+        known, values = np.zeros(len(few), dtype=np.bool_), np.zeros_like(few)
+        for keys, found_images in reversed(self._runs):
+            places = keys.searchsorted(few)
+            found = keys[places] == few
+            known |= found
+            np.copyto(values, found_images[places], where=found)
+        if not known.any():
+            return None
+        mask, images = np.zeros(len(wanted), dtype=np.bool_), np.zeros_like(wanted)
+        mask[likely], images[likely] = known, values
+        return (
+            torch.from_numpy(mask).view(numbers.shape),
+            torch.from_numpy(images).view(torch.float64).view(numbers.shape),
+        )
 
 
 def _sorted(keys: Bits, values: Bits) -> Run:

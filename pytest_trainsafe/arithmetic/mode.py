@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from pytest_trainsafe.compat.tensors import is_fake_class
 _REDUCTION = "c10d.allreduce_"
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_MANY = (list, tuple)
 
 
 class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
@@ -64,18 +65,29 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
         for each in tensors:
             self._origins.note(each)
 
-    def reduced_over(self, x: torch.Tensor, group: Any, kind: str) -> torch.Tensor:
-        """The reduction of numbers over the ranks of a group that is written in Python."""
+    def reduced_over(
+        self, tensors: Sequence[torch.Tensor], group: Any, kind: str
+    ) -> list[torch.Tensor]:
+        """The reductions of numbers over the ranks of a group that is written in Python.
+
+        All tensors are exchanged at once.
+        """
         from pytest_trainsafe.arithmetic.semantics.collectives import reduced
 
         if _REDUCTION not in self.semantics:
             raise MissingSemanticsError(_REDUCTION)
-        self._check(_REDUCTION, [x])
-        self.met[_REDUCTION] += 1
+        self._check(_REDUCTION, tensors)
+        self.met[_REDUCTION] += len(tensors)
         with without_modes(), torch.no_grad():
-            result = reduced(self.numbers, x, group, kind)
-        self._origins.note(result)
-        return result
+            flat = torch.cat([each.reshape(-1) for each in tensors])
+            whole = reduced(self.numbers, flat, group, kind)
+            parts = torch.split(whole, [each.numel() for each in tensors])
+            results = [
+                part.clone().view(each.shape) for part, each in zip(parts, tensors, strict=True)
+            ]
+        for each in results:
+            self._origins.note(each)
+        return results
 
     def __torch_dispatch__(
         self,
@@ -85,20 +97,30 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if _without_data(types, args, kwargs):
+        tensors = _tensors((*args, *kwargs.values()) if kwargs else args)
+        if _without_data(types, tensors, kwargs):
             return func(*args, **kwargs)
         if any(each not in _PLAIN for each in types):
             return NotImplemented  # DTensor and its like unpack themselves first.
-        return self.compute(func, args, kwargs)
+        return self._computed(func, args, kwargs, tensors)
 
     def compute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What one operator of ordinary tensors returns; the mode need not be active."""
+        return self._computed(func, args, kwargs, _tensors((*args, *kwargs.values())))
+
+    def _computed(
+        self,
+        func: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[torch.Tensor],
+    ) -> Any:
+        """The same; `tensors` are those among the arguments."""
         name = operator_name(func)
         if name.startswith("aten." + FOREACH):
             return foreach(func, args, kwargs, self._run)
         semantics = find(self.semantics, name)
-        tensors = _tensors((*args, *kwargs.values()))
-        given = _floats(tensors)
+        given = [each for each in tensors if each.is_floating_point()]
         if not given and not (semantics and semantics.factory):
             result = func(*args, **kwargs)
             if not _floats(result):
@@ -145,26 +167,28 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
                 )
 
 
-def _without_data(types: Iterable[type], args: Any, kwargs: dict[str, Any]) -> bool:
+def _without_data(
+    types: Iterable[type], tensors: Iterable[torch.Tensor], kwargs: dict[str, Any]
+) -> bool:
     """Whether an operator only computes shapes, as DTensor does to plan a sharding."""
-    if any(map(is_fake_class, types)):
+    if any(each not in _PLAIN and is_fake_class(each) for each in types):
         return True
-    if torch.device(kwargs.get("device") or "cpu").type == "meta":
+    if "device" in kwargs and torch.device(kwargs["device"] or "cpu").type == "meta":
         return True
-    return any(each.is_meta for each in _tensors((*args, *kwargs.values())))
+    return any(each.is_meta for each in tensors)
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
     """The tensors among an operator's arguments or results, and in lists of them."""
     if isinstance(values, torch.Tensor):
         return [values]
-    if not isinstance(values, list | tuple):
+    if not isinstance(values, _MANY):
         return []
     found = []
     for each in values:
         if isinstance(each, torch.Tensor):
             found.append(each)
-        elif isinstance(each, list | tuple):
+        elif isinstance(each, _MANY):
             found += _tensors(each)
     return found
 

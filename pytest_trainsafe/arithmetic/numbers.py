@@ -7,6 +7,7 @@ the formula is the operator's, and takes the decisions that residues cannot take
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -127,6 +128,10 @@ class Numbers(ABC):
             return lifted.clone()
         over = every(lifted, dims)
         return self.linear(lambda each: each.sum(over, keepdim=keepdim), lifted)
+
+    def total(self, xs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The sum of tensors of one shape."""
+        return functools.reduce(self.add, xs)
 
     def mean(self, x: Value, dims: Dims = None, keepdim: bool = False) -> torch.Tensor:
         lifted = self.lift(x)

@@ -31,8 +31,15 @@ sqrt(x * x) from x, agree with probability 1/4 for each element and seed.
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
 import torch
+
+#: The bits of packed numbers.  Computing with them in numpy takes a fraction of the time of torch's
+#: calls on small tensors.
+Bits = npt.NDArray[np.int64]
 
 #: Two primes below 2**31, each 7 modulo 8, for which every prime up to 73 is a square.  So each
 #: positive rational with small factors has an exact root, and a negative one has none.
@@ -66,13 +73,30 @@ def unpack(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return bits >> BITS, bits & _LOW
 
 
+def bits_of(numbers: torch.Tensor) -> Bits:
+    """The bits of numbers, copied: torch does not resize memory that numpy has seen."""
+    bits: Bits = numbers.detach().view(torch.int64).clone().numpy(force=True)
+    return bits
+
+
+def numbers_of(bits: Bits) -> torch.Tensor:
+    """The packed tensor of these bits, in memory of torch's."""
+    return torch.from_numpy(np.asarray(bits)).clone().view(torch.float64)
+
+
+def has_special(bits: Bits) -> bool:
+    """Whether a number is infinite or NaN."""
+    return bool(int(bits.view(np.uint64).max(initial=0)) >> 2 * BITS)
+
+
 def special(numbers: torch.Tensor) -> torch.Tensor | None:
     """Where `numbers` are infinite or NaN, or None if all are residues."""
-    high = numbers.detach().view(torch.int64) >> (2 * BITS)
-    # numpy's calls on small arrays take a fraction of torch's time.
-    return high != 0 if high.numpy(force=True).any() else None
+    if not has_special(bits_of(numbers)):
+        return None
+    return numbers.detach().view(torch.int64) >> (2 * BITS) != 0
 
 
+@lru_cache(maxsize=4096)
 def residues_of(value: Fraction | int) -> tuple[int, int]:
     """The residues of a rational number, as Python integers."""
     value = Fraction(value)

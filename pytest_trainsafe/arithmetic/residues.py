@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,9 +13,19 @@ from pytest_trainsafe.arithmetic import field
 from pytest_trainsafe.arithmetic.constants import meaning
 from pytest_trainsafe.arithmetic.decisions import DecisionSource, Undecided
 from pytest_trainsafe.arithmetic.hashing import Hashes
-from pytest_trainsafe.arithmetic.images import Images
+from pytest_trainsafe.arithmetic.images import Images, Noted
 from pytest_trainsafe.arithmetic.numbers import Dims, Numbers, Parity, Value, every
-from pytest_trainsafe.arithmetic.packing import PRIMES, pack, packed, special, unpack
+from pytest_trainsafe.arithmetic.packing import (
+    PRIMES,
+    Bits,
+    bits_of,
+    has_special,
+    numbers_of,
+    pack,
+    packed,
+    special,
+    unpack,
+)
 
 
 class Residues(Numbers):
@@ -42,10 +52,11 @@ class Residues(Numbers):
         self.seed = seed
         self.decisions: DecisionSource = decisions or Undecided()
         self.hashes = Hashes(seed)
-        self._powers = Images()  # the exponential of a number
-        self._shifts = Images()  # the term of a sum whose exponential is noted
-        self._scaled = Images()  # the term whose exponential scales a number
-        self._squares = Images()  # the square of a root
+        self._noted = Noted()  # in any of these tables
+        self._powers = Images(self._noted)  # the exponential of a number
+        self._shifts = Images(self._noted)  # the term of a sum whose exponential is noted
+        self._scaled = Images(self._noted)  # the term whose exponential scales a number
+        self._squares = Images(self._noted)  # the square of a root
         self._constants: dict[float, torch.Tensor] = {}
         # A square, so that the root of two over pi has a square.
         self._pi = field.multiply(*(self.hashes("pi", packed(1)),) * 2)
@@ -92,9 +103,10 @@ class Residues(Numbers):
 
     def add(self, x: Value, y: Value) -> torch.Tensor:
         x, y = self.lift(x), self.lift(y)
-        if _strange(x, y):
+        a, b = bits_of(x), bits_of(y)
+        if _strange(a, b):
             return _with_infinities(torch.add, self._add, (x, y))
-        return self._add(x, y)
+        return self._add(x, y) if self._noted.may_have(a, b) else numbers_of(field.sum_of(a, b))
 
     def _add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """The sum of residues, with exp(x + y) = exp(x) * exp(y) where one of them is noted."""
@@ -107,6 +119,13 @@ class Residues(Numbers):
                 known, shifts = (part.expand(total.shape) for part in found)
                 self._scaled.note(total[known], shifts[known])
         return total
+
+    def total(self, xs: Sequence[torch.Tensor]) -> torch.Tensor:
+        whole = torch.stack(list(xs))
+        bits = bits_of(whole)
+        if _strange(bits) or self._noted.may_have(bits):
+            return super().total(xs)
+        return field.linear(lambda each: each.sum(0), whole)
 
     def _note_sum(self, x: torch.Tensor, y: torch.Tensor, total: torch.Tensor) -> None:
         known: torch.Tensor | None = None
@@ -123,7 +142,7 @@ class Residues(Numbers):
 
     def negate(self, x: Value) -> torch.Tensor:
         x = self.lift(x)
-        if _strange(x):
+        if _strange(bits_of(x)):
             return _with_infinities(torch.neg, self.negate, (x,))
         result = field.negate(x)
         if (known := self._powers.find(x)) is not None:
@@ -134,49 +153,52 @@ class Residues(Numbers):
         if x is y:
             return self.square(x)
         x, y = self.lift(x), self.lift(y)
-        if _strange(x, y):
+        a, b = bits_of(x), bits_of(y)
+        if _strange(a, b):
             return _with_infinities(torch.mul, field.multiply, (x, y), signs=False)
-        product = field.multiply(x, y)
-        if x.shape == y.shape and self._squares and bool((same := x == y).any()):
+        product = numbers_of(field.product_of(a, b))
+        if x.shape == y.shape and self._noted.may_have(a) and bool((same := x == y).any()):
             return torch.where(same, self.square(x), product)
         return product
 
     def square(self, x: Value) -> torch.Tensor:
         x = self.lift(x)
-        if _strange(x):
+        a = bits_of(x)
+        if _strange(a):
             return _with_infinities(torch.square, self.square, (x,))
-        product = field.multiply(x, x)
+        product = numbers_of(field.product_of(a, a))
         known = self._squares.find(x)
         return product if known is None else torch.where(known[0], known[1], product)
 
     def inverse(self, x: Value) -> torch.Tensor:
         x = self.lift(x)
-        strange = special(x)
-        zero = x == 0 if strange is None else (x == 0) | strange
-        if not bool(zero.any()):
-            result = field.inverse(x)
+        bits = bits_of(x)
+        if bits.all() and not _strange(bits):
+            result = numbers_of(field.inverse_of(bits))
             known = self._squares.find(x)
             if known is not None:
                 self._squares.note(result[known[0]], field.inverse(known[1][known[0]]))
             return result
+        strange = special(x)
+        zero = x == 0 if strange is None else (x == 0) | strange
         result = field.inverse(torch.where(zero, packed(1), x))
         return torch.where(zero, x.reciprocal(), result)
 
     def linear(self, function: Callable[..., torch.Tensor], *xs: Value) -> torch.Tensor:
         lifted = tuple(map(self.lift, xs))
-        if _strange(*lifted):
+        if _strange(*map(bits_of, lifted)):
             return _with_infinities(function, lambda *each: field.linear(function, *each), lifted)
         return field.linear(function, *lifted)
 
     def matmul(self, x: Value, y: Value) -> torch.Tensor:
         x, y = self.lift(x), self.lift(y)
-        if _strange(x, y):
+        if _strange(bits_of(x), bits_of(y)):
             return _with_infinities(torch.matmul, field.matmul, (x, y), signs=False)
         return field.matmul(x, y)
 
     def exp(self, x: Value) -> torch.Tensor:
         x = self.lift(x)
-        if _strange(x):
+        if _strange(bits_of(x)):
             return _with_infinities(torch.exp, self.exp, (x,))
         upper = unpack(x)[0] > PRIMES[0] // 2
         result = self.hashes("exp", torch.where(upper, field.negate(x), x))
@@ -207,7 +229,7 @@ class Residues(Numbers):
 
     def log(self, x: Value) -> torch.Tensor:
         x = self.lift(x)
-        if _strange(x):
+        if _strange(bits_of(x)):
             return _with_infinities(torch.log, self.log, (x,), neutral=1.0)
         found = self._scaled.find(x)
         whole, shift = x, torch.zeros_like(x)
@@ -222,13 +244,14 @@ class Residues(Numbers):
 
     def sqrt(self, x: Value) -> torch.Tensor:
         x = self.lift(x)
-        if _strange(x):
+        bits = bits_of(x)
+        if _strange(bits):
             return _with_infinities(torch.sqrt, self.sqrt, (x,))
-        result = field.root(x)
-        wrong = field.multiply(result, result) != x
-        if bool(wrong.any()):
-            self._squares.note(result[wrong], x[wrong])
-        return result
+        roots = field.root_of(bits)
+        wrong = field.product_of(roots, roots) != bits
+        if wrong.any():
+            self._squares.note_bits(roots[wrong], bits[wrong])
+        return numbers_of(roots)
 
     def function(
         self,
@@ -239,7 +262,7 @@ class Residues(Numbers):
         at_zero: int | None = None,
     ) -> torch.Tensor:
         lifted = tuple(map(self.lift, xs))
-        if _strange(*lifted):
+        if _strange(*map(bits_of, lifted)):
             return _with_infinities(
                 lambda *each: functools.reduce(torch.add, each),
                 lambda *each: self.function(name, real, *each, parity=parity, at_zero=at_zero),
@@ -295,5 +318,5 @@ def _with_infinities(
     return torch.where(touched, outcome if signs else math.nan, finite)
 
 
-def _strange(*xs: torch.Tensor) -> bool:
-    return any(special(x) is not None for x in xs)
+def _strange(*numbers: Bits) -> bool:
+    return any(map(has_special, numbers))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,9 +21,16 @@ _FOREACH_NAMES = {"norm": "linalg_vector_norm"}
 _FOREACH_VALUES = frozenset({"addcmul", "addcdiv"})
 
 
+@lru_cache(maxsize=4096)
 def operator_name(func: OpOverload) -> str:
     """The name of an operator in the table, such as "aten.add_"."""
     return str(schema_of(func).name).replace("::", ".")
+
+
+@lru_cache(maxsize=4096)
+def _outputs(func: OpOverload) -> tuple[str, ...]:
+    """The names of the arguments into which an operator writes its results."""
+    return tuple(each.name for each in schema_of(func).arguments if each.is_out)
 
 
 def find(table: Mapping[str, Semantics], name: str) -> Semantics | None:
@@ -42,7 +50,7 @@ def computed(
 ) -> Any:
     """What `func` returns by a rule; what it writes in place or into `out` is written."""
     assert semantics.rule is not None
-    outputs = [each.name for each in schema_of(func).arguments if each.is_out]
+    outputs = _outputs(func)
     given = {key: value for key, value in kwargs.items() if key not in outputs}
     if not semantics.factory:
         given = {key: value for key, value in given.items() if key not in _STORAGE}

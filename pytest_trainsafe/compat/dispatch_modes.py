@@ -12,7 +12,7 @@ names, the operators that the package itself calls are not hidden from the progr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -45,8 +45,10 @@ else:
 class ReducingMode(Protocol):
     """A mode on whose numbers a reduction over ranks must be computed by itself."""
 
-    def reduced_over(self, x: torch.Tensor, group: Any, kind: str) -> torch.Tensor:
-        """The reduction of `x` over the ranks of a group, which all call this, as a new tensor."""
+    def reduced_over(
+        self, tensors: Sequence[torch.Tensor], group: Any, kind: str
+    ) -> list[torch.Tensor]:
+        """The reductions of tensors over the ranks of a group, which all call this, as new ones."""
         ...
 
 

@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trainsafe.arithmetic.images import Images
+from pytest_trainsafe.arithmetic.images import Images, Noted
+from pytest_trainsafe.arithmetic.packing import bits_of
 
 NOTES = st.lists(
     st.lists(st.tuples(st.integers(0, 20), st.integers(1, 99)), max_size=6), max_size=8
@@ -31,3 +32,18 @@ def test_a_table_is_a_dictionary_that_keeps_first_entries_and_no_zero(notes):
     else:
         values = found[1].view(torch.int64).tolist()
         assert {key: values[key] for key in range(25) if found[0][key]} == right
+
+
+def test_what_any_table_notes_may_be_there_and_most_other_numbers_are_not():
+    noted = Noted()
+    first, second = Images(noted), Images(noted)
+    keys = torch.randint(1, 2**62, (3000,), generator=torch.Generator().manual_seed(0))
+    for start in range(0, 3000, 100):
+        table = first if start % 200 else second
+        part = keys[start : start + 100].view(torch.float64)
+        table.note(part, part)
+        assert noted.may_have(bits_of(part))
+    assert len(noted.places(bits_of(keys.view(torch.float64)))) == 3000
+    others = torch.randint(1, 2**62, (3000,), generator=torch.Generator().manual_seed(1))
+    assert len(noted.places(bits_of(others.view(torch.float64)))) < 60
+    assert not Noted().may_have(bits_of(keys.view(torch.float64)))

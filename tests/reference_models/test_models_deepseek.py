@@ -19,7 +19,7 @@ from pytest_trainsafe.reference_models.bugs import NAMES, OF_DEEPSEEK
 from pytest_trainsafe.reference_models.config import DeepSeekConfig
 from pytest_trainsafe.reference_models.networks.deepseek import DeepSeek
 from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
-from pytest_trainsafe.reference_models.parallel.deepseek.apply import parallel_deepseek
+from pytest_trainsafe.reference_models.parallel.deepseek.apply_deepseek import parallel_deepseek
 from tests.support.reference_models.rank_double import Double, Job, run_here
 
 

@@ -52,7 +52,7 @@ def reduced(n: Numbers, x: torch.Tensor, group: Group, kind: str) -> torch.Tenso
     ]
     group.allgather([parts], [x.contiguous()]).wait()
     if kind in ("sum", "avg"):
-        total = functools.reduce(n.add, parts)
+        total = n.total(parts)
         return n.divide(total, len(parts)) if kind == "avg" else total
     if kind in ("min", "max"):
         choose = maximum if kind == "max" else minimum

@@ -193,7 +193,7 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         if mode is None or not any(each.is_floating_point() for each in inputs):
             return None
         kind = reduction_name(op).lower()
-        return [mode.reduced_over(each, self, kind) for each in inputs]
+        return mode.reduced_over(inputs, self, kind)
 
     def _written(self, outputs: Tensors, values: Tensors) -> _Work:
         with without_modes(), torch.no_grad():

@@ -22,7 +22,9 @@ def test_a_bias_that_one_rank_adds_is_named_with_its_rank(
         assert_trainsafe(candidate_trace, reference_trace)
 
     found = failure.value.findings[0]
-    assert (str(found.where.path), found.check) == ("bias", "missing")
+    assert found.where is not None
+    assert found.pattern is not None
+    assert (found.where.path, found.check) == ("bias", "missing")
     assert found.pattern.name == "on some ranks"
     assert found.pattern.short == "a gradient on rank 0 alone"
     text = " ".join(str(failure.value).split())

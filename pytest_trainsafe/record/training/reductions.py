@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 
@@ -137,7 +137,7 @@ def _numel(call: Collective) -> int | None:
     return call.numel
 
 
-def _of_model(roles: Collection[str]) -> bool:
+def _of_model(roles: set[str]) -> bool:
     """Whether a reduction inside of a micro-batch over axes of these roles may be the model's own.
 
     The model itself never reduces over dp alone.  Over cp it does so in its forward and in the

@@ -47,7 +47,8 @@ def _of_proposal(judged: RungJudgement, proposal: Proposal) -> FirstSummary:
         left = proposal.left.where
         more = f"{left.shown} · {left.kind} is wrong too" if left is not None else "more is wrong"
         message += f"; {more}"
-    cause = judged.advice.written or "add them from the report, or run with --trainsafe-annotate"
+    written = judged.advice.written
+    cause = written or "add them from the report, or run with --trainsafe-annotate"
     if proposal.undecided:
         cause = f"either annotations are missing, or {alternative(proposal.undecided)}"
     return {

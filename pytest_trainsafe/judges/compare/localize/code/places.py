@@ -272,8 +272,7 @@ class Places:
         that changes the gradients after their reduction comes before all of these.
         """
         targets = [*targets]
-        changed = self.changed(comparison, targets)
-        if changed is not None:
+        if (changed := self.changed(comparison, targets)) is not None:
             return self._written(changed)
         if axis := never_reduced(self.candidate, comparison, targets):
             return self._unsynced(axis)

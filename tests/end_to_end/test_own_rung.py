@@ -300,7 +300,7 @@ def test_a_program_is_judged_modulo_a_prime_without_tolerance(
 ) -> None:
     project.makepyfile(test_it=MODULO, test_bug=f"DTYPE = 'modulo'\n{BOTH}")
 
-    result = project.runpytest_inprocess("--trainsafe-dtype", "modulo")
+    result = project.runpytest_subprocess("--trainsafe-dtype", "modulo")
 
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines(["trainsafe: dtype modulo, rungs modulo"])
@@ -311,6 +311,6 @@ def test_the_same_program_is_judged_on_the_exact_numbers_of_the_package(
 ) -> None:
     project.makepyfile(test_bug=f"DTYPE = 'exact'\n{BOTH}")
 
-    result = project.runpytest_inprocess("--trainsafe-dtype", "exact")
+    result = project.runpytest_subprocess("--trainsafe-dtype", "exact")
 
     result.assert_outcomes(passed=2)

@@ -163,13 +163,13 @@ def test_a_correct_training_with_a_custom_adapter_passes(
 ) -> None:
     use_adapter(project, "adapter:Toy")
 
-    project.runpytest_inprocess("-q").assert_outcomes(passed=1)
+    project.runpytest_subprocess("-q").assert_outcomes(passed=1)
 
 
 def test_an_adapter_must_be_given_as_an_import_path(project: pytest.Pytester) -> None:
     use_adapter(project, "adapter.py")
 
-    result = project.runpytest_inprocess("-q")
+    result = project.runpytest_subprocess("-q")
 
     result.stderr.fnmatch_lines(["*pytest_trainsafe_adapters returned 'adapter.py'; it must*"])
 

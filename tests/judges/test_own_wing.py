@@ -140,7 +140,7 @@ def test_a_wing_of_a_project_records_judges_is_accepted_by_name_and_leaves_an_ar
     shared_fork_server: None,
     workers: tuple[str, ...],
 ) -> None:
-    result = project.runpytest_inprocess("--junitxml=report.xml", *workers)
+    result = project.runpytest_subprocess("--junitxml=report.xml", *workers)
 
     result.assert_outcomes(passed=2, failed=1)
     text = result.stdout.str()
@@ -156,6 +156,6 @@ def test_a_wing_of_a_project_records_judges_is_accepted_by_name_and_leaves_an_ar
 
 
 def test_a_check_that_no_judge_declares_is_refused(project: pytest.Pytester) -> None:
-    result = project.runpytest_inprocess("--trainsafe-accept=counted:many")
+    result = project.runpytest_subprocess("--trainsafe-accept=counted:many")
 
     result.stderr.fnmatch_lines(["*, counted:few, not 'counted:many'*"])

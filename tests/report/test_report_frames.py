@@ -214,7 +214,8 @@ def test_an_error_in_the_setup_of_a_fixture_is_its_text_alone(project: pytest.Py
     project.makepyfile(test_setup="def test_group(torchrun_group): pass")
 
     for style in ("long", "short", "line"):
-        result = project.runpytest_inprocess(f"--tb={style}", "test_setup.py")
+        # In a process of its own, in which nothing else needs sessions.
+        result = project.runpytest_subprocess(f"--tb={style}", "test_setup.py")
 
         result.assert_outcomes(errors=1)
         result.stdout.fnmatch_lines(

@@ -49,7 +49,7 @@ def test_references_are_closed_and_reopened_without_another_run(
     pytester.makepyfile(program=PROGRAM, test_it=TESTS)
     pytester.makeini("[pytest]\npythonpath = .\n")
 
-    pytester.runpytest_inprocess("-v", "-s").assert_outcomes(passed=6)
+    pytester.runpytest_subprocess("-v", "-s").assert_outcomes(passed=6)
 
     ran = (pytester.path / "ran.txt").read_text().splitlines()
     assert sorted(line for line in ran if line.endswith(" 1")) == [

@@ -133,8 +133,17 @@ def without_hypothesis(pytester, monkeypatch):
 
 @pytest.fixture(scope="session")
 def _torch() -> None:
-    """Import torch before `pytester`, which forgets imports of a test: a second import crashes."""
+    """Import torch and the judges before `pytester`, which forgets the imports of a test.
+
+    A second import of torch crashes, and one of the judges takes half a second.
+    """
     import torch  # noqa: F401
+
+    from pytest_trainsafe import assertions  # noqa: F401
+    from pytest_trainsafe.judges.registry import judges
+    from pytest_trainsafe.report.run import failing  # noqa: F401
+
+    judges(())
 
 
 @pytest.fixture

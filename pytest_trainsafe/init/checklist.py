@@ -32,14 +32,14 @@ _FEW = 3
 class Check:
     """One row of the checklist.
 
-    A row that "lacks" something says in `write` what to write, and in `page` which page of the
+    A row that "lacks" something says in `todo` what to do, and in `page` which page of the
     documentation explains it, as for `core.pages.page`; a "note" may do so.
     """
 
     mark: Literal["ok", "note", "lacks"]
     label: str
     text: str
-    write: str = ""
+    todo: str = ""
     page: str = ""
 
 
@@ -95,9 +95,9 @@ def _model(seen: Seen) -> Check:
             "lacks", "model", text, "give ctx.watch the model whose parameters are trained", COMMON
         )
     if not any(step.optimizer_stepped for step in seen.rank.steps):
-        write = "ctx.watch(model, optimizer), and call optimizer.step() inside `with ctx.step():`"
+        todo = "call ctx.watch(model, optimizer), and optimizer.step() inside `with ctx.step():`"
         page = "usage.md#data-parallel-wrappers-and-optimizers"
-        return Check("lacks", "model", f"{text}; no watched optimizer takes a step", write, page)
+        return Check("lacks", "model", f"{text}; no watched optimizer takes a step", todo, page)
     return Check("ok", "model", text)
 
 
@@ -112,24 +112,24 @@ def _steps(seen: Seen) -> Check:
             "lacks",
             "steps",
             text,
-            "for index in ctx.microbatches(total): with ctx.microbatch(index): forward and "
-            'backward; or ctx.watch(..., level="step") to compare whole steps only',
+            "run forward and backward in `with ctx.microbatch(index):`, for each index in "
+            'ctx.microbatches(total); or ctx.watch(..., level="step") to compare whole steps only',
             COMMON,
         )
     if len(steps) == 1:
-        write = "take two steps: only the second shows what the first leaves behind"
-        return Check("lacks", "steps", text, write, "usage.md#how-many-steps")
+        todo = "take two steps: only the second shows what the first leaves behind"
+        return Check("lacks", "steps", text, todo, "usage.md#how-many-steps")
     if not whole and counts == [1]:
-        write = "give each step two micro-batches or more, so that dp ranks can divide them"
-        return Check("note", "steps", text, write, COMMON)
+        todo = "give each step two micro-batches or more, so that dp ranks can divide them"
+        return Check("note", "steps", text, todo, COMMON)
     return Check("ok", "steps", text)
 
 
 def _losses(seen: Seen) -> Check:
     losses = seen.tensors("loss")
     if not losses:
-        write = "ctx.loss(loss) in each micro-batch: what is not reported is not compared"
-        return Check("lacks", "losses", "none are reported", write, COMMON)
+        todo = "call ctx.loss(loss) in each micro-batch: what is not reported is not compared"
+        return Check("lacks", "losses", "none are reported", todo, COMMON)
     return Check("ok", "losses", f"{len(losses)}{_at(seen.sites('loss'))}")
 
 
@@ -139,22 +139,22 @@ def _gradients(seen: Seen) -> Check:
     text = f"of {len(main)} of {plural(len(parameters), 'parameter')}"
     without = sorted(parameters - main)
     if not main:
-        write = "loss.backward() inside `with ctx.step():`, before optimizer.step()"
-        return Check("lacks", "gradients", text, write, COMMON)
+        todo = "call loss.backward() inside `with ctx.step():`, before optimizer.step()"
+        return Check("lacks", "gradients", text, todo, COMMON)
     return Check("ok", "gradients", f"{text}; not of {_few(without)}" if without else text)
 
 
 def _dtype(seen: Seen) -> Check:
     trial = seen.trial
     page = "usage.md#the-same-data-in-every-dtype"
-    write = "model.to(ctx.device, ctx.dtype), and ctx.dtype wherever the program names a dtype"
+    todo = "use model.to(ctx.device, ctx.dtype), and ctx.dtype wherever the program names a dtype"
     if trial.not_float64:
         text = f"the program cannot run in float64: {trial.not_float64}"
-        return Check("lacks", "dtype", text, write, page)
+        return Check("lacks", "dtype", text, todo, page)
     others = sorted({e.dtype for _, e in seen.initial()} & {*rung_named(WIDEST).narrower})
     if others:
         text = f"parameters are {' and '.join(others)}, although ctx.dtype is {trial.dtype}"
-        return Check("lacks", "dtype", text, write, page)
+        return Check("lacks", "dtype", text, todo, page)
     casts = [cast for cast in seen.rank.events_of(Cast) if rung_named(cast.dtype).host]
     if casts:
         at = relative(casts[0].at)
@@ -162,7 +162,7 @@ def _dtype(seen: Seen) -> Check:
         return Check("note", "dtype", text, "cast to ctx.dtype, if nothing requires this", page)
     if "dtype" not in seen.rank.note("used"):
         text = "follows torch's default dtype, float64 here; ctx.dtype is never read"
-        return Check("note", "dtype", text, write, page)
+        return Check("note", "dtype", text, todo, page)
     return Check("ok", "dtype", "follows ctx.dtype")
 
 
@@ -184,8 +184,8 @@ def _data(seen: Seen) -> Check:
     text = f"{_few(shapes) or 'no inputs seen'}; {' and '.join(sources) or 'made by the program'}"
     hashes = [event.hashes for event in rank.inputs]
     if len(hashes) > 1 and len(set(hashes)) == 1:
-        write = "make the batch from the step and the micro-batch's number: batch(step, index)"
-        return Check("lacks", "data", f"{text}; all micro-batches have the same", write, COMMON)
+        todo = "make the batch from the step and the micro-batch's number: batch(step, index)"
+        return Check("lacks", "data", f"{text}; all micro-batches have the same", todo, COMMON)
     return Check("ok", "data", text)
 
 
@@ -193,12 +193,12 @@ def _deterministic(seen: Seen) -> Check:
     flaw = seen.trial.flaw
     if flaw is None:
         text = f"not tried, because one training takes {seen.trial.run.seconds['train']:.0f} s"
-        write = "assert_deterministic(candidate_trace) in a test"
-        return Check("note", "deterministic", text, write, "determinism.md")
+        todo = "call assert_deterministic(candidate_trace) in a test"
+        return Check("note", "deterministic", text, todo, "determinism.md")
     if flaw:
-        write = "seed each generator from ctx.seed and the micro-batch's number"
+        todo = "seed each generator from ctx.seed and the micro-batch's number"
         text = f"no: trained again, the program {flaw}"
-        return Check("lacks", "deterministic", text, write, "usage.md#random-numbers")
+        return Check("lacks", "deterministic", text, todo, "usage.md#random-numbers")
     return Check("ok", "deterministic", "trained again, it has the same data and results")
 
 
@@ -207,29 +207,29 @@ def _initial(seen: Seen) -> Check:
         return Check("ok", "first values", "by ctx.initialize, equal at every Point")
     mesh = seen.trial.trace.point.mesh
     parts = [axis for axis in seen.axes.asked if mesh.role(axis) in ("tp", "pp")]
-    write = "ctx.initialize(model) before the optimizer is made, or load a checkpoint"
+    todo = "call ctx.initialize(model) before the optimizer is made, or load a checkpoint"
     if seen.trial.seeded is False:
         text = "do not depend on ctx.seed: from a checkpoint, or from a seed of the program's own"
         apart = f"; if drawn, ranks of {listing(parts)} draw others for their parts"
         if parts:
-            return Check("note", "first values", f"{text}{apart}", write, COMMON)
+            return Check("note", "first values", f"{text}{apart}", todo, COMMON)
         return Check("ok", "first values", text)
     how = "depend on the seed" if seen.trial.seeded else "without ctx.initialize"
     if parts:
         text = f"{how}: ranks of {listing(parts)} that hold a part would draw others"
-        return Check("lacks", "first values", text, write, COMMON)
+        return Check("lacks", "first values", text, todo, COMMON)
     return Check("ok", "first values", f"{how}, and every rank holds the whole model")
 
 
 def _axes(seen: Seen) -> Check:
     axes = seen.axes
     if axes.unseen:
-        write = (
-            "ctx.microbatches(total) to divide micro-batches over dp and ctx.group(axis) for the "
-            "process groups of your layers"
+        todo = (
+            "use ctx.microbatches(total) to divide micro-batches over dp, and ctx.group(axis) for "
+            "the process groups of your layers"
         )
         text = "the program asks for no axis, so it would train the same on every rank"
-        return Check("lacks", "axes", text, write, "usage.md#reading-the-point")
+        return Check("lacks", "axes", text, todo, "usage.md#reading-the-point")
     parts = [f"{axis} ({', '.join(how)})" for axis, how in axes.asked.items()]
     more = f"; also reads or names {', '.join(axes.others)}" if axes.others else ""
     return Check("ok", "axes", f"{', '.join(parts)}{more}")

@@ -117,7 +117,7 @@ class _Contact:
     def _rows(self, rows: Iterable[Check]) -> None:
         indent = " " * (2 + _MARK + _LABEL)
         for row in rows:
-            more = f"write: {row.write}" if row.write else ""
+            more = f"to do: {row.todo}" if row.todo else ""
             lines = wrap(row.text, WIDTH - len(indent))
             lines += wrap(more, WIDTH - len(indent), indent="  ") if more else []
             lines += [f"see:   {page(row.page)}"] if row.page else []
@@ -178,7 +178,9 @@ class _Contact:
         self._lines("", "next:")
         if lacking:
             labels = ", ".join(row.label for row in lacking)
-            self._lines(f"  write what lacks ({labels}), and run this again or the test")
+            self._lines(
+                f"  do what the rows marked lacks say ({labels}), and run this again or the test"
+            )
         self._lines(f"  {command}")
         if layouts.own or layouts.read or layouts.wanted:
             self._lines(f"  {command} --trainsafe-annotate   # adds layouts that are still missing")

@@ -35,7 +35,7 @@ ROUNDS = 4
 PAGE = "layouts.md#annotations-are-proposed"
 
 PASS_THEM = (
-    'LAYOUTS = Path(__file__).with_name("layouts.yaml"), and annotations=LAYOUTS in '
+    'write LAYOUTS = Path(__file__).with_name("layouts.yaml"), and annotations=LAYOUTS in '
     "ctx.initialize and ctx.watch"
 )
 
@@ -164,17 +164,19 @@ def _compared(
         text = f"{_difference(joint)}{with_them}"
         declared = _declared(joint)
         if declared:
-            return Check("lacks", label, text, declared, "layouts.md#losses-and-gradients")
-        write = "run the test, whose report names the code at fault"
-        return Check("lacks", label, text, write, "usage.md#finding-the-code-at-fault")
+            todo = "change this declaration, or the code that it describes"
+            both = f"{text}; {declared}"
+            return Check("lacks", label, both, todo, "layouts.md#losses-and-gradients")
+        todo = "run the test, whose report names the code at fault"
+        return Check("lacks", label, text, todo, "usage.md#finding-the-code-at-fault")
     names = [name for _, name in proposal.lacking if name]
     text = proposal.headline + (f": {', '.join(names)}" if names else "")
     if layouts.own and not layouts.read:
         return Check("lacks", label, f"{text}; {layouts.name} has them", PASS_THEM, PAGE)
     if layouts.own:
         return Check("lacks", label, text, "run the test with --trainsafe-annotate", PAGE)
-    where = f"the entries below into {layouts.name}"
-    also = "" if layouts.read else f", {PASS_THEM}"
+    where = f"add the entries below to {layouts.name}"
+    also = "" if layouts.read else f", and {PASS_THEM}"
     annotate = ", or run the test with --trainsafe-annotate" if layouts.read else ""
     return Check("lacks", label, text, f"{where}{also}{annotate}", PAGE)
 
@@ -201,5 +203,5 @@ def _difference(joint: JointJudgement) -> str:
 
 
 def _ended(label: str, failure: GroupFailure) -> Check:
-    write = "run the test, whose report has the tracebacks of the ranks"
-    return Check("lacks", label, f"did not finish: {reason(failure.result)}", write, "faults.md")
+    todo = "run the test, whose report has the tracebacks of the ranks"
+    return Check("lacks", label, f"did not finish: {reason(failure.result)}", todo, "faults.md")

@@ -59,7 +59,7 @@ def test_layouts_that_a_program_does_not_pass_are_named_and_written(own_model, f
             "    @pytest.mark.trainsafe(train, dp=*1, 2*, tp=*1, 2*)",
             "wrote own_model/layouts.yaml",
             "next:",
-            "  write what lacks (tp=2), *",
+            "  do what the rows marked lacks say (tp=2), *",
             "  pytest own_model/test_train.py --trainsafe-annotate *",
         ]
     )
@@ -134,7 +134,7 @@ def test_each_thing_that_a_program_lacks_has_a_row_with_what_to_write(folder, fi
         "axes": "ctx.microbatches(total)",
     }.items():
         assert found[label].startswith("lacks "), found[label]
-        assert part in found[label]
+        assert part in found[label].partition(" to do: ")[2]
         assert f"see: {page('')}" in found[label]
     assert "@pytest.mark.trainsafe(train, dp=[1, 2])" in (folder.path / "test_bare.py").read_text()
 

@@ -120,7 +120,8 @@ FAULTS = [
         "debug",
         (),
         "rank 1 of 2 raised BreakpointError: rank 1 called breakpoint() at train.py:350; run "
-        "pytest with --trainsafe-debug 1 to debug this rank in the terminal, or remove the call",
+        "pytest with --trainsafe-debug 1 to debug rank 1 of the candidate or of a torchrun_group "
+        "in the terminal, or remove the call",
         (r"rank 1 of 2 raised BreakpointError: rank 1 called breakpoint\(\) at {file}:\d+; ",),
     ),
     Fault(

@@ -130,12 +130,15 @@ class UnheldChanges:
 
 def _written(func: Any, args: Sequence[Any]) -> Iterator[torch.Tensor]:
     """The tensors that an operation or a collective writes."""
-    namespace, _, name = schema_of(func).name.partition("::")
+    schema = schema_of(func)
+    namespace, _, name = schema.name.partition("::")
     if namespace == "c10d":
         if args and name not in _READS:
             yield from tensors_of(args[0])
         return
-    for argument, value in zip(schema_of(func).arguments, args, strict=False):
+    if not schema.is_mutable:
+        return
+    for argument, value in zip(schema.arguments, args, strict=False):
         if argument.alias_info is not None and argument.alias_info.is_write:
             yield from tensors_of(value)
 

@@ -134,7 +134,7 @@ def _failing(
 def loss_text(program: str, after: str) -> str:
     """The sentence on a wrong gradient that reaches the model from outside.
 
-    `after` is the last recorded module if the model's own output was not recorded, else "".
+    `after` is the last compared module if the model's own output was not compared, else "".
     """
     wrong = f"the loss that {program} differentiates is wrong"
     if not after:
@@ -143,7 +143,7 @@ def loss_text(program: str, after: str) -> str:
         )
     return (
         f"{wrong}, or what the model does after {after}: the gradient that reaches the output of "
-        f"{after} differs, and no later output was recorded"
+        f"{after} differs, and no later output was compared"
     )
 
 

@@ -103,14 +103,16 @@ def tried(
 
     rules = (*program.rules, project_rule)
     for axis in axes.asked:
-        point = Point(((axis, 2),), program.traits.mesh)
+        sizes = dict.fromkeys((axes.ranks.get(axis, axis), axis), 2)
+        point = Point(tuple(sizes.items()), program.traits.mesh)
         cell = cell_of(found.declaration, point, session.settings, rules)
         unavailable = program.traits.unavailable
         why = cell.invalid or (unavailable(cell.case) if unavailable is not None else "")
         if why:
             yield Check("note", f"{axis}=2", f"not tried: {why}")
         else:
-            yield _tried(session, cell.case, trial, f"{axis}=2", layouts)
+            check = _tried(session, cell.case, trial, f"{axis}=2", layouts)
+            yield check if len(sizes) == 1 else replace(check, text=f"at {point}: {check.text}")
 
 
 def _tried(session: Session, case: Case, trial: Trial, label: str, layouts: LayoutFile) -> Check:

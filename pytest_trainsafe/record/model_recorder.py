@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -18,7 +19,7 @@ from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.record.adapter import Watched, adapters
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.hooks.activations import ActivationRecorder
-from pytest_trainsafe.record.hooks.buffers import BufferRecorder, buffer_names
+from pytest_trainsafe.record.hooks.buffers import BufferRecorder, buffer_names, named_buffers
 from pytest_trainsafe.record.hooks.changes import Changes
 from pytest_trainsafe.record.hooks.module_hooks import ModuleHooks
 from pytest_trainsafe.record.instrument import Recording, WatchedModel
@@ -138,7 +139,12 @@ class ModelRecorder:
         if not run.spec.rewrite or self._point.get("compile", False):
             return None
         unheld = UnheldChanges(
-            run.clock, run.writer, watched.optimizer, watched.parameters, self._has_stepped
+            run.clock,
+            run.writer,
+            watched.optimizer,
+            watched.parameters,
+            functools.partial(named_buffers, watched.names),
+            self._has_stepped,
         )
         return Writes(run.clock, run.sites, watched.parameters.values(), unheld, run.origins)
 

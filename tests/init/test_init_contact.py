@@ -106,6 +106,23 @@ def test_a_missing_reduction_is_said_of_the_axis_that_needs_it(folder, first, ro
     assert (folder.path / "test_forgetful.py").exists()
 
 
+def test_an_axis_over_the_ranks_of_others_is_tried_itself_on_the_ranks_of_one(
+    folder, first, rows_of, plain
+):
+    line = "    for step in range(2):"
+    assert line in plain
+    folder.makepyfile(experts=plain.replace(line, f'    ctx.group("ep")\n{line}'))
+
+    found = rows_of(first("experts:train"))
+
+    assert found["axes"] == "ok dp (ctx.group, ctx.microbatches), ep (ctx.group)"
+    assert found["dp=2"] == "ok trains like one device"
+    # The program divides no experts.
+    assert found["ep=2"].startswith("lacks at dp=2 ep=2: is inconclusive: ")
+    assert "cp=2" not in found
+    assert "train, dp=[1, 2], ep=[1, 2])" in (folder.path / "test_experts.py").read_text()
+
+
 def test_each_thing_that_a_program_lacks_has_a_row_with_what_to_write(folder, first, rows_of):
     folder.makepyfile(
         bare="""

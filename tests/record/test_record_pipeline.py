@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.context import Context
 
 X = torch.linspace(-1, 1, 36).reshape(3, 4, 3)
@@ -212,7 +213,12 @@ class Stage:
         self.losses[bwd_chunk_id].backward(inputs=list(self.model.parameters()))
 
 
-def test_micro_batches_of_a_followed_pipelining_stage_are_recorded(record: Any) -> None:
+@pytest.mark.parametrize("steps", [[range(3)], [range(2), range(1)]], ids=["one", "two"])
+def test_micro_batches_of_a_followed_pipelining_stage_are_recorded(
+    record: Any, steps: list[range]
+) -> None:
+    """Also if a schedule runs several times in one step of the optimizer."""
+
     def train(ctx: Context) -> None:
         model = Model(None)
         ctx.initialize(model)
@@ -222,19 +228,39 @@ def test_micro_batches_of_a_followed_pipelining_stage_are_recorded(record: Any) 
         assert list(ctx.follow(stage, 3)) == [0, 1, 2]
         model(X[0])  # to learn shapes
         stage.forward_one_chunk(0, (inputs[0],))  # to evaluate
-        with ctx.step():
-            for index in range(3):
-                stage.forward_one_chunk(index, (inputs[index],))
-            for index in (1, 0, 2):
-                stage.backward_one_chunk(bwd_chunk_id=index)
-            for index in (2, 1, 0):
-                stage.backward_weight_one_chunk(index)
+        for _ in range(2):
+            with ctx.step():
+                done = 0
+                for own in steps:
+                    stage.inputs = inputs[done:]
+                    for index in own:
+                        stage.forward_one_chunk(index, (stage.inputs[index],))
+                    for index in sorted(own, key=lambda index: index != 1):
+                        stage.backward_one_chunk(bwd_chunk_id=index)
+                    for index in reversed(own):
+                        stage.backward_weight_one_chunk(index)
+                    done += len(own)
 
     def alone(ctx: Context) -> None:
         model = Model(None)
         ctx.initialize(model)
         ctx.watch(model)
-        with ctx.step():
-            plain(ctx, model)
+        for _ in range(2):
+            with ctx.step():
+                plain(ctx, model)
 
     assert values(record(train)) == values(record(alone))
+
+
+def test_a_schedule_that_runs_more_micro_batches_than_a_step_has_is_an_error(record: Any) -> None:
+    def train(ctx: Context) -> None:
+        model = Model(None)
+        ctx.watch(model)
+        stage = Stage(model, [*X])
+        ctx.follow(stage, 3)
+        with ctx.step():
+            for index in (0, 1, 0, 1):
+                stage.forward_one_chunk(index, (X[index],))
+
+    with pytest.raises(ProgramError, match=r"ran micro-batch 3 .* only 3 micro-batches"):
+        record(train)

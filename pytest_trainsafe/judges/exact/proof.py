@@ -3,7 +3,8 @@
 The comparison is that of the compare judge, at the rung `exact`: its alignment, patterns and guards
 serve exact numbers through their arithmetic.  A proof needs more Runs, with other random residues;
 a refutation needs float64 to confirm it, because some equal functions differ on exact numbers
-(`arithmetic/residues.py`).
+(`arithmetic/residues.py`).  The code at fault is found in float64, in whose Runs random values can
+replace the tensors between modules.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import ClassVar
 
 from pytest_trainsafe.arithmetic import ExactError
 from pytest_trainsafe.arithmetic.packing import error_bound
-from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.core.rungs.table import WIDEST
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement, lead_of
+from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
 from pytest_trainsafe.judges.compare.ladder.ladder import climb
 from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
 from pytest_trainsafe.judges.exact import JUDGE, RUNG
@@ -142,9 +144,12 @@ class _Proof:
     def __post_init__(self) -> None:
         self.what = f"{self.case.program.path} at {self.case.point.without('dtype')}"
 
-    def compared(self, rung: str, sample: int = 0) -> LadderJudgement:
-        """The comparison at one rung alone; `sample` numbers its random residues."""
-        settings = replace(self.case.settings, dtypes=(rung,), localize=0.0)
+    def compared(self, rung: str, sample: int = 0, localize: float = 0.0) -> LadderJudgement:
+        """The comparison at one rung alone; `sample` numbers its random residues.
+
+        The code at fault is searched for `localize` seconds.
+        """
+        settings = replace(self.case.settings, dtypes=(rung,), localize=localize)
         case = replace(self.case, settings=settings)
         candidate, reference = (
             replace(each, case=case, sample=sample)
@@ -178,11 +183,12 @@ class _Proof:
     def refuted(self, compared: LadderJudgement) -> ProofJudgement:
         """The judgement if exact numbers differ: a failure if float64 confirms it."""
         try:
-            confirmed = self.compared(WIDEST).verdict == "fail"
+            widest = self.compared(WIDEST, localize=self.case.settings.localize)
         except GroupFailure:
-            confirmed = False
-        if confirmed:
-            return replace(self.judgement(compared.findings, compared), confirmed=True)
+            widest = None
+        if widest is not None and widest.verdict == "fail":
+            found = _localised(compared, widest)
+            return replace(self.judgement(found.findings, found), confirmed=True)
         lead = next(f for f in compared.findings if f.verdict == "fail")
         where = f"{lead.where.path} ({lead.where.kind})" if lead.where is not None else lead.check
         text = (
@@ -221,6 +227,34 @@ class _Proof:
             own_sizes=self.own_sizes,
         )
         return replace(self.judgement([], compared), error=error, certificate=made)
+
+
+def _localised(exact: LadderJudgement, widest: LadderJudgement) -> LadderJudgement:
+    """The comparison `exact` with the code at fault that `widest`, the same in float64, found.
+
+    Patterns and factors stay those of exact numbers.  A line that no second Run has shown, because
+    nothing was searched or found, is called a guess.
+    """
+    failed, found = exact.rungs[-1], widest.located or Located(())
+    if failed.explained:  # by annotations, at a known line
+        return exact
+    if not found.rows or found.rows[0][0] == "not localised":
+        lead = lead_of([each for each in exact.findings if each.verdict == "fail"])
+        what = found.what if found.source else f"module class {lead.module_class}"
+        what = f"a guess, because the failure is not localised: {what}"
+        found = replace(found, source=found.source or lead.source, what=what)
+    for each in filter(None, (failed, failed.rest)):
+        with_known_axis(each.comparison, found)
+    summary = exact.summary.copy()
+    summary.pop("look_at", None)
+    if "localize" in widest.summary.get("seconds", {}):
+        seconds = {"localize": widest.summary["seconds"]["localize"]}
+        summary["seconds"] = {**summary.get("seconds", {}), **seconds}
+    if found.source:
+        summary["look_at"] = {"source": found.source, "what": found.what}
+    if found.faults:
+        summary["faults"] = list(found.faults)
+    return replace(exact, located=found, summary=summary)
 
 
 def _doubt(check: str, message: str, where: TensorId | None = None) -> Finding:

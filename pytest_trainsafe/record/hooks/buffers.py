@@ -141,7 +141,14 @@ class BufferRecorder:
 
 def buffer_names(names: Mapping[nn.Module, str]) -> list[str]:
     """The paths of all buffers."""
-    return [_path(name, leaf) for module, name in names.items() for leaf, _ in _buffers(module)]
+    return [path for path, _ in named_buffers(names)]
+
+
+def named_buffers(names: Mapping[nn.Module, str]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The paths of the present buffers of modules, whose own paths are `names`, and the buffers."""
+    for module, name in names.items():
+        for leaf, buffer in _buffers(module):
+            yield _path(name, leaf), buffer
 
 
 def _buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -85,7 +85,9 @@ class Sites:
 
     def _on_call(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if event == "call" and owner_of(code.co_filename) == "project":
+        # Comprehensions and lambdas have no names of their own; the function around them is named.
+        named = event == "call" and not code.co_name.startswith("<")
+        if named and owner_of(code.co_filename) == "project":
             at = f"{code.co_filename}:{code.co_firstlineno}"
             self.add(Site("steps", at, name=code.co_qualname))
 

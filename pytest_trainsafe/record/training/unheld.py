@@ -1,15 +1,16 @@
-"""Finds the parameters that no optimizer holds, and the lines that change them in a step.
+"""Finds the parameters that no optimizer holds, and the lines that change them, or buffers.
 
 An average of the weights or a teacher is watched beside the model, and changes by the program's own
-code.  Which parameters these are is recorded after the program (`left.py`); the lines are recorded
-in the Runs of a localisation only (`written.py`).
+code, as does a buffer that no forward changes, such as the bias of a router.  Which parameters
+these are is recorded after the program (`left.py`); the lines are recorded in the Runs of a
+localisation only (`written.py`).
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
@@ -24,7 +25,8 @@ from pytest_trainsafe.record.training.optimizer import groups, names_of_held, st
 from pytest_trainsafe.trace.facts import Changed
 from pytest_trainsafe.trace.writer import RankWriter
 
-#: Maximum number of lines that are recorded for one step.
+#: Maximum number of lines of each kind, changing parameters or buffers alone, that are recorded for
+#: one step.
 MAX_LINES = 8
 
 #: The collectives that write no tensor of their first argument.  Torch declares none as mutable.
@@ -48,9 +50,10 @@ def unheld(optimizer: Any, parameters: Mapping[str, torch.Tensor]) -> tuple[str,
 
 
 class UnheldChanges:
-    """Finds the lines of a step that change parameters that no optimizer holds, in place.
+    """Finds the lines of a step that change, in place, buffers and what no optimizer holds.
 
-    `stepped` says whether an optimizer has stepped in the present step.
+    `buffers` returns the paths of the present buffers, and the buffers.  `stepped` says whether an
+    optimizer has stepped in the present step.
     """
 
     def __init__(
@@ -59,19 +62,21 @@ class UnheldChanges:
         writer: RankWriter,
         optimizer: Any,
         parameters: Mapping[str, torch.Tensor],
+        buffers: Callable[[], Iterable[tuple[str, torch.Tensor]]],
         stepped: Callable[[], bool],
     ) -> None:
         self._clock = clock
         self._writer = writer
         self._optimizer = optimizer
         self._parameters = parameters
+        self._buffers = buffers
         self._stepped = stepped
         self._loop: tuple[int, CodeType] | None = None
         self._names: dict[int, tuple[str, ...]] = {}
         self._found: dict[Changed, dict[str, None]] = {}
 
     def begin(self) -> None:
-        """A step begins: finds the function that enters it, and where the parameters lie."""
+        """A step begins: finds the function that enters it, and where the tensors lie."""
         frames = calling_frames(sys._getframe(1))
         loop = next((f for f, owner in frames if owner in ("project", "fixture")), None)
         self._loop = None if loop is None else (id(loop), loop.f_code)
@@ -79,13 +84,14 @@ class UnheldChanges:
         # An optimizer may step parameters in the same memory, a flat buffer, by any operation.
         shared = {memory(p) for name, p in self._parameters.items() if name not in found}
         self._names = {}
-        for name, parameter in self._parameters.items():
-            place = memory(parameter)
-            if name in found and place and place not in shared:
+        own = ((name, each) for name, each in self._parameters.items() if name in found)
+        for name, tensor in (*own, *self._buffers()):
+            place = memory(tensor)
+            if place and place not in shared:
                 self._names[place] = (*self._names.get(place, ()), name)
 
     def look_at(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Notes the present line if `func`, which is about to run, changes such a parameter."""
+        """Notes the present line if `func`, which is about to run, changes such a tensor."""
         if not self._names:
             return
         names = dict.fromkeys(
@@ -102,7 +108,9 @@ class UnheldChanges:
         caller = "" if led == at else led
         numbers = _numbers((*args, *kwargs.values())) if func.namespace != "c10d" else ()
         key = Changed(self._clock.step, at, operation, caller, self._stepped(), numbers)
-        if key in self._found or len(self._found) < MAX_LINES:
+        alone = self._parameters.keys().isdisjoint(names)
+        alike = (self._parameters.keys().isdisjoint(each) is alone for each in self._found.values())
+        if key in self._found or sum(alike) < MAX_LINES:
             self._found.setdefault(key, {}).update(names)
 
     def end(self) -> None:
@@ -122,12 +130,15 @@ class UnheldChanges:
 
 def _written(func: Any, args: Sequence[Any]) -> Iterator[torch.Tensor]:
     """The tensors that an operation or a collective writes."""
-    namespace, _, name = schema_of(func).name.partition("::")
+    schema = schema_of(func)
+    namespace, _, name = schema.name.partition("::")
     if namespace == "c10d":
         if args and name not in _READS:
             yield from tensors_of(args[0])
         return
-    for argument, value in zip(schema_of(func).arguments, args, strict=False):
+    if not schema.is_mutable:
+        return
+    for argument, value in zip(schema.arguments, args, strict=False):
         if argument.alias_info is not None and argument.alias_info.is_write:
             yield from tensors_of(value)
 

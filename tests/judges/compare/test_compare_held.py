@@ -72,21 +72,27 @@ def test_if_the_holders_are_not_known_nothing_is_claimed(bench: Bench) -> None:
     assert cause(known).startswith("the parameter is not stepped: the optimizer does not hold it, ")
 
 
+def missing(record: Record, at: dict[str, int], part: torch.Tensor) -> None:
+    """No rank records the gradient."""
+
+
 def doubled(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
     return part * 2
 
 
 @pytest.mark.parametrize(
-    ("gradient", "text"),
+    ("path", "gradient", "text"),
     [
-        (lambda record, at, part: None, "the optimizer holds the parameter, but gets no gradient"),
-        (doubled, "the optimizer holds the parameter, but its step does not change it"),
+        (PATH, missing, "the optimizer holds the parameter, but gets no gradient of it"),
+        ("*", missing, "the optimizer holds the parameter, but no gradient that it receives was"),
+        (PATH, doubled, "the optimizer holds the parameter, but its step does not change it"),
     ],
 )
 def test_a_gradient_that_is_wrong_or_missing_is_not_said_to_agree(
-    bench: Bench, gradient: Edit, text: str
+    bench: Bench, path: str, gradient: Edit, text: str
 ) -> None:
-    first, second = only("param", PATH, still, step=0), only("main_grad", PATH, gradient)
+    first = only("param", PATH, still, step=0)
+    second = gradient if path == "*" else only("main_grad", path, gradient)
 
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
         return (second if record.id.kind == "main_grad" else first)(record, at, part)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -94,6 +96,21 @@ def test_a_different_mask_is_not_reported_if_unmasked_values_are_wrong() -> None
     wrong = reference_tensor() + 0.5 * like("noise", reference)
     assert other_mask(alone(wrong * other, reference)) is None
     assert zero_in_part(alone(wrong * other, reference)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "scattered"),
+    [("activation", True, True), ("update", True, False), ("buffer", False, False)],
+)
+def test_zeros_are_not_called_masked_where_zero_is_a_value(
+    kind: str, rows: bool, scattered: bool
+) -> None:
+    """A buffer may count or hold signs, and a step by signs may leave single elements alone."""
+    reference, value = reference_tensor(), reference_tensor()
+    value[3:5] = 0
+    assert bool(zero_in_part(replace(alone(value, reference), kind=kind))) is rows
+    masked = reference * (like("mask", reference) > -1)
+    assert bool(zero_in_part(replace(alone(masked, reference), kind=kind))) is scattered
 
 
 def test_a_different_choice_in_a_single_row_is_explained() -> None:

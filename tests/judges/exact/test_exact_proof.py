@@ -59,6 +59,10 @@ def test_a_program_is_proved_refuted_or_not_covered(
     text = result.stdout.str()
     assert "the ranks of tp hold partial sums: rank0 + rank1 equals the reference (exactly)" in text
     assert "confirmed     float64 refutes it too" in text
+    # The tensors between modules are replaced in float64, where the failure is localised.
+    assert "the forward of down (class Down): given equal inputs, its output differs" in text
+    assert "E         localised     in " in text
+    assert "a guess" not in text
     assert "exact numbers differ first at" in text
     assert "float64 agrees up to rounding" in text
     assert "aten.i0 has no semantics for exact numbers" in text

@@ -241,7 +241,8 @@ class Halving(torch.optim.Optimizer):
     """An optimizer of the project's own, whose step calls a function."""
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for parameter in self.param_groups[0]["params"]:
+        held = [parameter for parameter in self.param_groups[0]["params"]]  # noqa: C416
+        for parameter in sorted(held, key=lambda each: each.numel()):
             halve(parameter)
 
 

@@ -114,6 +114,54 @@ def test_other_runs_copies_and_what_is_not_watched_record_no_line(
     assert changes(record(program, **options)) == []
 
 
+class Counting(nn.Linear):
+    """Counts its calls, and has a bias that the program changes once a step."""
+
+    shift: torch.Tensor
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.register_buffer("shift", torch.zeros(2))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        output: torch.Tensor = super().forward(x)
+        return output + self.shift
+
+
+def rebalance(net: Counting) -> None:
+    net.shift.add_(0.5)
+
+
+@pytest.mark.parametrize("options", [{}, {"rewrite": REWRITE}])
+def test_the_line_that_changes_a_buffer_is_recorded_in_the_runs_of_a_localisation(
+    record: Any, options: Any
+) -> None:
+    def run(ctx: Any) -> None:
+        net = Counting().to(ctx.dtype)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        ctx.watch({"net": net}, optimizer)
+        with ctx.step():
+            for index in ctx.microbatches(1):
+                with ctx.microbatch(index):
+                    net(X.to(ctx.dtype)).square().sum().backward()
+            optimizer.step()
+            rebalance(net)
+
+    found = {each.parameters: each for each in changes(record(run, **options))}
+    if not options:
+        assert found == {}
+        return
+    assert set(found) == {("net.calls",), ("net.shift",)}
+    line = found["net.shift",]
+    assert (line.operation, line.stepped, line.numbers) == ("add_", True, (0.5,))
+    assert code_at(line.at) == "net.shift.add_(0.5)"
+    assert code_at(line.caller) == "rebalance(net)"
+    assert not found["net.calls",].stepped
+
+
 @pytest.mark.parametrize("options", [{}, {"rewrite": REWRITE}])
 def test_every_run_records_which_parameters_no_optimizer_holds(record: Any, options: Any) -> None:
     found = record(train("lerp"), **options).rank.events_of(Unheld)

@@ -42,6 +42,14 @@ def unheld_in_both(candidate: Trace, reference: Trace | None) -> frozenset[str]:
     return (unheld(candidate) or frozenset()) & (unheld(reference) or frozenset())
 
 
+def parameter_of(id: TensorId) -> str:
+    """The path of the parameter that a tensor belongs to, without the name of a state."""
+    if id.kind != "optimizer_state":
+        return id.path
+    leaf = id.name.split(".")[0]
+    return f"{id.module}.{leaf}" if id.module else leaf
+
+
 def with_known_holders(rung: RungTraces, comparison: Comparison) -> Comparison:
     """A copy of a comparison that says of parameters that did not move what is known of them.
 
@@ -88,7 +96,7 @@ def _why_unmoved(
     if not rung.candidate.holders(gradient):
         if any(other.kind == "main_grad" for other in rung.candidate.ids()):
             return "the optimizer holds the parameter, but gets no gradient of it"
-        return "the optimizer holds the parameter, but its step does not change it"
+        return "the optimizer holds the parameter, but no gradient that it receives was recorded"
     doubtful = {finding.where for finding in comparison.findings} | {*comparison.suspects}
     if gradient in doubtful:
         return "the optimizer holds the parameter, but its step does not change it"

@@ -19,7 +19,7 @@ from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.annotations.write import write_annotations
 from pytest_trainsafe.config.checks import is_accepted, require_known
 from pytest_trainsafe.core.finding import Finding, Located
-from pytest_trainsafe.core.rungs.table import rung_named
+from pytest_trainsafe.core.rungs.table import WIDEST, rung_named
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.misaveraged import may_be_misaveraged, misaveraged
@@ -160,9 +160,11 @@ class _Ladder:
         failed.explained = self._declarations(rung, failed, shadowed)
         case = self.candidate.case
         if rung.numbers.exact:
-            failed.not_compared.append(
-                f"not localised: Runs of {failed.dtype} cannot take random values between modules"
-            )
+            if case.settings.localize and not failed.explained:
+                failed.not_compared.append(
+                    f"not localised: Runs of {failed.dtype} cannot take random values between "
+                    f"modules; judge the test in {WIDEST} for the code at fault"
+                )
         elif case.settings.localize and not failed.explained:
             began = time.perf_counter()
             self.located = _localize(self.candidate, self.reference, rung, failed)

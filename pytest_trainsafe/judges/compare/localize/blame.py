@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
 import torch
 
 from pytest_trainsafe.core.rungs.table import rung_named
@@ -21,11 +20,17 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.events import replacement, rewrite_key
 from pytest_trainsafe.judges.compare.explain.common_step import follow_a_factor
-from pytest_trainsafe.judges.compare.explain.held import unheld_in_both
+from pytest_trainsafe.judges.compare.explain.held import parameter_of, unheld_in_both
+from pytest_trainsafe.judges.compare.localize.code.unheld import changed_between_forwards
 from pytest_trainsafe.judges.compare.localize.conditions import Condition, Conditions, Steps
 from pytest_trainsafe.judges.compare.localize.gradients import lost
 from pytest_trainsafe.judges.compare.localize.inputs import Compared, Inputs, callers_of
-from pytest_trainsafe.judges.compare.localize.stages import is_input, stage_of, wrong_transfer
+from pytest_trainsafe.judges.compare.localize.stages import (
+    is_input,
+    is_last,
+    stage_of,
+    wrong_transfer,
+)
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Rewrite
@@ -51,7 +56,6 @@ PROGRAM = "<program>"
 #: The kinds that an optimizer's step produces.
 _STEPPED = frozenset({"param", "master_param", "optimizer_state", "update"})
 
-
 #: The prefixes of the dtypes that modules compute with.
 _NUMBERS = ("float", "bfloat", "complex")
 
@@ -67,6 +71,7 @@ class Fault:
     not compared may be wrong instead.  `uncalled` is set if the module is called less often than in
     the reference, or never, or if PROGRAM runs the backward of fewer micro-batches.  `condition` is
     set if the module's forward runs under a condition under which the reference's does not.
+    `after` is the last recorded module of a model whose own output was not recorded.
     """
 
     phase: Phase
@@ -76,6 +81,7 @@ class Fault:
     not_compared: bool = False
     uncalled: Literal["", "never", "less"] = ""
     condition: Condition = ""
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +137,12 @@ class _Blame:
         at_fault = {fault.target for fault in forward} | {id.module for id in outputs}
         for id in self.of("activation_grad"):
             yield from (fault for fault in self.backward(id) if fault.target not in at_fault)
-        for module in dict.fromkeys(id.module for id in self.of("buffer")):
-            if module not in at_fault and not self.wrong_inputs(module):
-                yield Fault("buffer", module)
+        changed = changed_between_forwards(self.of("buffer"), self.rung)
+        for id in self.of("buffer"):
+            if id.path in changed:
+                yield Fault("unheld", id.path)
+            elif id.module not in at_fault and not self.wrong_inputs(id.module):
+                yield Fault("buffer", id.module)
         if self.of("loss") and not (self.wrong_outputs_of(None) and forward):
             yield Fault("loss", PROGRAM)
         weights = [id for id in self.of("param_grad") if not self.explained(id, at_fault)]
@@ -177,8 +186,8 @@ class _Blame:
         follow = self.follow_a_factor(stepped) if norm or wrong else set()
         unheld = unheld_in_both(self.rung.candidate, self.rung.reference)
         # What no optimizer holds, such as an average, may follow from a wrong trained parameter.
-        alone = unheld.issuperset(_parameter(id) for id in self.wrong if id.kind in _STEPPED)
-        for path in (_parameter(id) for id in stepped):
+        alone = unheld.issuperset(parameter_of(id) for id in self.wrong if id.kind in _STEPPED)
+        for path in (parameter_of(id) for id in stepped):
             if path in unheld and alone:
                 yield Fault("unheld", path)
             elif path not in follow and path not in unheld:
@@ -190,7 +199,7 @@ class _Blame:
         It does if the step used equal gradients in both Runs: generated ones, or right ones.
         `wrong` has the parameters whose gradients are wrong.
         """
-        path = _parameter(id)
+        path = parameter_of(id)
         if self.steps.unequal(id, path):
             return False
         return self.steps.alone(id, path) or not (_paths(id) & {*wrong})
@@ -210,7 +219,7 @@ class _Blame:
 
     def follow_a_factor(self, stepped: Iterable[TensorId]) -> set[str]:
         """The parameters whose steps are wrong as if all gradients had one wrong factor."""
-        paths = {_parameter(id) for id in stepped}
+        paths = {parameter_of(id) for id in stepped}
         step = self.wrong[-1].step
         given = (id for id in self.rung.reference.ids() if id.kind == "main_grad")
         ids = [id for id in given if id.step == step and id.path in paths]
@@ -358,18 +367,19 @@ class _Blame:
         """Yields the modules or the code whose backward produced an output's wrong gradient."""
         caller = self.callers.get(id.module)
         if caller is None:
-            stage = stage_of(self.rung.candidate, id)
-            left = stage < self.rung.candidate.sizes["pp"] - 1
-            left = left and self.parts_run(id)[-1:] == [id.module]
+            stage, stages = stage_of(self.rung.candidate, id), self.rung.candidate.sizes["pp"]
+            left = stage < stages - 1 and self.parts_run(id)[-1:] == [id.module]
             yield Fault("backward", PROGRAM, handed=stage if left else None)
             return
         users = [user for user in self.run_by(caller) if self.leaves_wrong(user, id)]
-        if not users:
-            if not self.wrong_forward(caller, id):
-                yield self.between("backward", caller)
-            return
         for user in users:
             yield from self.innermost(user, id)
+        if users:
+            return
+        if caller not in self.callers and is_last(self.rung.candidate, id, caller):
+            yield Fault("backward", PROGRAM, after=id.module)
+        elif not self.wrong_forward(caller, id):
+            yield self.between("backward", caller)
 
     def innermost(self, module: str, at: TensorId) -> Iterator[Fault]:
         """Yields the innermost modules at fault in the backward of `module`, or `module` itself.
@@ -433,11 +443,5 @@ def _within(module: str, outer: str) -> bool:
     return not outer or module == outer or module.startswith(f"{outer}.")
 
 
-def _parameter(id: TensorId) -> str:
-    """The path of the parameter that a tensor belongs to, without the name of a state."""
-    name = id.name.split(".")[0] if id.kind == "optimizer_state" else id.name
-    return msgspec.structs.replace(id, name=name).path
-
-
 def _paths(id: TensorId) -> set[str]:
-    return {id.path, _parameter(id)}
+    return {id.path, parameter_of(id)}

@@ -39,6 +39,7 @@ from pytest_trainsafe.judges.compare.localize.code.unheld import UnheldLines
 from pytest_trainsafe.judges.compare.localize.conditions import Steps, condition_text
 from pytest_trainsafe.judges.compare.localize.gradients import (
     able_to_sum,
+    loss_text,
     lost,
     never_reduced,
     norm_text,
@@ -123,10 +124,10 @@ class _Description:
             else self.compared.modules("activation", "activation_grad")
         )
         match fault.phase:
-            case "buffer" | "backward" if forward:
+            case "buffer" | "backward" | "loss" if forward:
                 return f"the forward of {forward} agrees; "
-            case "loss" if forward:
-                return f"the forward of {forward} agrees; "
+            case "unheld" if self.fails("buffer"):
+                return f"the forward of {forward} agrees; " if forward else ""
             case "weights" | "accumulation" | "reduction" | "clearing" if both:
                 return f"the forward and the backward of {both} agree; "
             case "optimizer" if self.compared.has("main_grad") and not self.fails("main_grad"):
@@ -247,10 +248,7 @@ class _Description:
         if fault.target == PROGRAM and fault.uncalled:
             return f"{self.program} does not run the backward of every micro-batch"
         if fault.target == PROGRAM:
-            return (
-                f"the loss that {self.program} differentiates is wrong, outside of the model: "
-                "the gradient that reaches the model's output differs"
-            )
+            return loss_text(self.program, fault.after)
         names = [f.target or _ROOT for f in group]
         of = name_list(names, "module")
         if fault.condition:

@@ -131,6 +131,22 @@ def _failing(
     ]
 
 
+def loss_text(program: str, after: str) -> str:
+    """The sentence on a wrong gradient that reaches the model from outside.
+
+    `after` is the last compared module if the model's own output was not compared, else "".
+    """
+    wrong = f"the loss that {program} differentiates is wrong"
+    if not after:
+        return (
+            f"{wrong}, outside of the model: the gradient that reaches the model's output differs"
+        )
+    return (
+        f"{wrong}, or what the model does after {after}: the gradient that reaches the output of "
+        f"{after} differs, and no later output was compared"
+    )
+
+
 def norm_text(comparison: Comparison, rung: RungTraces, compared: Compared) -> str:
     """The sentence on a wrong gradient norm or a wrong clip."""
     factor, wrong = comparison.factor, comparison.wrong

@@ -13,7 +13,7 @@ from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.explain.held import unheld_in_both
+from pytest_trainsafe.judges.compare.explain.held import parameter_of, unheld_in_both
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, set_up
 from pytest_trainsafe.judges.compare.localize.code.places import Places
@@ -157,10 +157,10 @@ def whole_steps(failed: Comparison, places: Places) -> Located:
     kinds = {id.kind for id in wrong}
     apart = unheld_in_both(places.candidate, places.reference)
     # What no optimizer holds, such as an average, may follow from a wrong trained parameter.
-    held = [id for id in wrong if id.kind not in _STEPPED or _parameter(id) not in apart]
+    held = [id for id in wrong if id.kind not in _STEPPED or parameter_of(id) not in apart]
     at = places.of_tensor((held or wrong)[0], failed) if wrong else NOWHERE
     if kinds and kinds <= _STEPPED and failed.compared["main_grad"]:
-        names = list(dict.fromkeys(_parameter(id) for id in held or wrong))
+        names = list(dict.fromkeys(parameter_of(id) for id in held or wrong))
         if not held:
             text = UnheldLines(places.candidate, places.reference, failed, names).sentence()
             return Located((("faulty", text),), *at, tuple(("unheld", name) for name in names))
@@ -192,11 +192,3 @@ def whole_steps(failed: Comparison, places: Places) -> Located:
         unseen = "no call of the watched model was seen, so other weights may compute the loss"
         rows.append(("", unseen))
     return Located(tuple(rows), *at)
-
-
-def _parameter(id: TensorId) -> str:
-    """The path of the parameter that a tensor belongs to."""
-    if id.kind != "optimizer_state":
-        return id.path
-    leaf = id.name.split(".")[0]
-    return f"{id.module}.{leaf}" if id.module else leaf

@@ -109,6 +109,22 @@ def stage_of(trace: Trace, id: TensorId) -> int:
     return trace.holders(id)[0][0].coordinates["pp"]
 
 
+def is_last(trace: Trace, id: TensorId, caller: str) -> bool:
+    """Whether an output is the last that was recorded of a model, so that the loss may use it.
+
+    It is not if the outermost module, `caller`, has a recorded output, or if another stage follows.
+    """
+    rank, _ = trace.holders(id)[0]
+    when = id.step, id.microbatch, "activation"
+    ran = [
+        each.module
+        for each in rank.tensors
+        if (each.step, each.microbatch, each.kind) == when and not is_input(each)
+    ]
+    last = rank.coordinates["pp"] == trace.sizes["pp"] - 1
+    return last and caller not in ran and ran[-1:] == [id.module]
+
+
 def wrong_transfer(trace: Trace, module: str, phase: Literal["forward", "backward"]) -> int | None:
     """The pp rank that received a wrong tensor from a neighbouring stage; None if all are right.
 

@@ -22,7 +22,12 @@ def zero(wrong: WrongTensor) -> Pattern | None:
 
 
 def zero_in_part(wrong: WrongTensor) -> Pattern | None:
-    """Matches if some values are wrongly zero and all others are correct."""
+    """Matches if some values are wrongly zero and all others are correct.
+
+    A buffer may count or hold signs, so that zero is a value like others.
+    """
+    if wrong.kind == "buffer":
+        return None
     cleared = wrong.numbers.is_zero(wrong.value) & ~wrong.numbers.is_zero(wrong.reference)
     if not bool(cleared.any()):
         return None
@@ -33,6 +38,8 @@ def zero_in_part(wrong: WrongTensor) -> Pattern | None:
     if words and not bool(_within(wrong.value, region).any()):
         text, short = f"zero in {words}, and right elsewhere", f"zero in {words}"
         cause = "no value reaches this part: it is masked, not gathered or not copied"
+    elif wrong.kind == "update":
+        return None  # of a step by signs, or below what the parameter's dtype holds
     else:
         count = int(cleared.sum())
         short = f"{count} of {cleared.numel()} values are zero"

@@ -15,8 +15,12 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.events import UNKNOWN
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault, Stages, blame
+from pytest_trainsafe.judges.compare.localize.description import located
 from pytest_trainsafe.judges.compare.localize.scales import scales
 from pytest_trainsafe.judges.compare.rung import RungTraces
+from pytest_trainsafe.sweep.program import Program
+from pytest_trainsafe.trace.facts import Changed
+from tests.support.localize.blamed_traces import noting
 from tests.support.localize.call_traces import Flow, flow, rung, values
 
 TP = Point.of(tp=2)
@@ -54,6 +58,10 @@ ALL = [*FORWARD, *BACKWARD, WEIGHT]
 
 def wrong(at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
     return part + at["tp"]
+
+
+def added(at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    return part + 1
 
 
 def blamed(made: RungTraces) -> list[Fault]:
@@ -146,6 +154,21 @@ def test_a_wrong_output_gradient_of_the_outermost_module_is_blamed_on_the_progra
     assert faults(tmp_path, gradient("block")) == [Fault("backward", PROGRAM)]
 
 
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [
+        ([gradient("fc2")], [Fault("backward", PROGRAM, after="fc2")]),
+        ([gradient("fc1")], [Fault("backward", "block", between=True)]),
+        ([], []),
+    ],
+    ids=["of the last", "of another", "clean"],
+)
+def test_a_wrong_gradient_of_the_last_recorded_output_may_come_from_the_loss(tmp_path, ids, found):
+    """As where a model enters its micro-batch itself, so that only what it calls is recorded."""
+    recorded = [each for each in ALL if each.id.module != "block"]
+    assert faults(tmp_path, *ids, flows=recorded) == found
+
+
 def test_a_weight_gradient_that_alone_is_wrong_is_blamed_on_its_parameter(tmp_path):
     assert faults(tmp_path, WEIGHT.id) == [Fault("weights", "fc1.weight")]
 
@@ -160,8 +183,42 @@ def test_a_wrong_loss_of_correct_outputs_is_blamed_on_the_program(tmp_path):
     assert faults(tmp_path, loss.id, flows=[*ALL, loss]) == [Fault("loss", PROGRAM)]
 
 
+TABLE = TensorId(0, None, "buffer", "norm", "table")
+FIRST = Flow(msgspec.structs.replace(TABLE, step=INITIAL), values("table", 4))
+
+
 def test_a_wrong_buffer_is_blamed_on_its_module_even_if_the_outputs_are_correct(tmp_path):
-    table = TensorId(0, None, "buffer", "norm", "table")
-    first = msgspec.structs.replace(table, step=INITIAL)
-    flows = [Flow(first, values("table", 4)), *ALL, Flow(table, values("table", 4))]
-    assert faults(tmp_path, table, flows=flows) == [Fault("buffer", "norm")]
+    flows = [FIRST, *ALL, Flow(TABLE, values("table", 4))]
+    assert faults(tmp_path, TABLE, flows=flows) == [Fault("buffer", "norm")]
+
+
+@pytest.mark.parametrize(
+    ("microbatch", "changed", "fault"),
+    [
+        (None, "norm.table", Fault("unheld", "norm.table")),
+        (None, "norm.other", Fault("buffer", "norm")),
+        (0, "norm.table", Fault("buffer", "norm")),
+    ],
+    ids=["after the forwards", "another buffer", "in a forward"],
+)
+def test_a_wrong_buffer_that_a_known_line_changes_is_no_fault_of_its_modules_forward(
+    tmp_path, microbatch, changed, fault
+):
+    table = msgspec.structs.replace(TABLE, microbatch=microbatch)
+    good = [FIRST, *ALL, Flow(table, values("table", 4))]
+    bad = [dataclasses.replace(each, change=added) if each.id == table else each for each in good]
+    line = Changed(0, "/me/fit.py:5", "add_", "/me/fit.py:41", True, (), (changed,))
+    made = noting(rung(tmp_path, good, bad, Point.of(), callers=CALLERS), line)
+    assert blamed(made) == [fault]
+    found = located([fault], compare(made), made, Program("m:train"), "")
+    if fault.phase == "unheld":
+        assert found.rows[0][1] == (
+            "the forward of every module agrees; the values of norm.table are wrong: the program's "
+            "own code changes it"
+        )
+        assert (found.source, found.what) == (
+            "/me/fit.py:5",
+            "changes buffers, by add_; called at /me/fit.py:41",
+        )
+    else:
+        assert "the buffers are wrong after the forward of norm" in found.rows[0][1]

@@ -1,7 +1,8 @@
 """Describes wrong parameters that no optimizer holds, and finds the line that changes them.
 
-Such a parameter, of an average or a teacher, changes by the program's own code.  In the Runs of a
-localisation, candidate and reference record the lines that do so (`record/training/unheld.py`).
+Such a parameter, of an average or a teacher, changes by the program's own code, as do buffers that
+no forward changes.  In the Runs of a localisation, candidate and reference record the lines that do
+so (`record/training/unheld.py`).
 Called by `judges.compare.localize.description` and `places`.
 """
 
@@ -13,9 +14,10 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 
 from pytest_trainsafe.core.code_files import relative
-from pytest_trainsafe.core.tensor_id import INITIAL
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Changed
 from pytest_trainsafe.trace.reader import Trace
 
@@ -26,10 +28,29 @@ _CLOSE = 1e-5
 _COPIES = frozenset({"broadcast_", "_allgather_base_", "allgather_", "scatter_", "recv_"})
 
 
+def changed_between_forwards(wrong: Iterable[TensorId], rung: RungTraces) -> frozenset[str]:
+    """The paths of wrong buffers that no forward made wrong, and of which a changing line is known.
+
+    `wrong` is in the order of the dataflow.
+    """
+    first: dict[str, TensorId] = {}
+    for id in wrong:
+        first.setdefault(id.path, id)
+    ranks = (*rung.candidate.ranks, *rung.reference.ranks)
+    lines = [line for rank in ranks for line in rank.events_of(Changed)]
+    return frozenset(
+        path
+        for path, id in first.items()
+        if id.microbatch is None
+        if any(line.step == id.step and path in line.parameters for line in lines)
+    )
+
+
 class UnheldLines:
     """The lines that change some parameters in the first step in which something is wrong.
 
-    `reference` is None if it is not known.
+    The `names` of buffers stand in place of parameters' if buffers are wrong.  `reference` is None
+    if it is not known.
     """
 
     def __init__(
@@ -39,7 +60,9 @@ class UnheldLines:
         comparison: Comparison,
         names: Collection[str],
     ) -> None:
-        failing = (f.where for f in comparison.findings if f.verdict == "fail")
+        failing = [f.where for f in comparison.findings if f.verdict == "fail"]
+        wrong = {id.path for id in failing if id is not None and id.kind == "buffer"}
+        self._buffers = not wrong.isdisjoint(names)
         self._step = min((id.step for id in failing if id is not None), default=INITIAL)
         self._names = [*names]
         self._candidate = candidate
@@ -49,9 +72,12 @@ class UnheldLines:
     def sentence(self) -> str:
         """The sentence on these parameters, whose values are wrong."""
         them = "it" if len(self._names) == 1 else "them"
+        kind, apart = "parameter", f"; no watched optimizer holds {them}"
+        if self._buffers:
+            kind, apart = "buffer", ""
         text = (
-            f"the values of {name_list(self._names, 'parameter')} are wrong; no watched optimizer "
-            f"holds {them}: the program's own code changes {them}{self._order()}{self._numbers()}"
+            f"the values of {name_list(self._names, kind)} are wrong{apart}: the program's own "
+            f"code changes {them}{self._order()}{self._numbers()}"
         )
         if idle := self._idle():
             ranks = f"rank{'s' if len(idle) > 1 else ''} {', '.join(map(str, idle))}"
@@ -78,10 +104,8 @@ class UnheldLines:
     def _of(self, lines: Sequence[Changed], where: str = "") -> tuple[str, str]:
         line = min(lines, key=lambda each: each.operation in _COPIES)
         led = f"; called at {relative(line.caller)}" if line.caller else ""
-        return (
-            line.at,
-            f"changes parameters that no watched optimizer holds{where}, by {line.operation}{led}",
-        )
+        what = "buffers" if self._buffers else "parameters that no watched optimizer holds"
+        return line.at, f"changes {what}{where}, by {line.operation}{led}"
 
     def _order(self) -> str:
         """A clause on the order of change and optimizer's step, if the reference's differs."""
@@ -118,7 +142,8 @@ class UnheldLines:
             return []
         found = []
         for rank in self._candidate.ranks:
-            held = any(id.kind == "param" and id.path in self._names for id in rank.tensors)
+            kind = "buffer" if self._buffers else "param"
+            held = any(id.kind == kind and id.path in self._names for id in rank.tensors)
             if held and not any(self._matches(line) for line in rank.events_of(Changed)):
                 found.append(rank.rank)
         return found

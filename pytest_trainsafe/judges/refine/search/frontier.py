@@ -53,9 +53,8 @@ def _confirmed(
         told = {each for each in items.get(node.name, {node.name}) if _varies(values.get(each))}
         telling = all(each in related or each in confirmed for each in told)
         if told and telling and node.operator != GETITEM:
-            confirmed |= {
-                each for each in tensors_of(graph, values, node.name) if each not in related
-            }
+            taken = tensors_of(graph, values, node.name)
+            confirmed |= {*taken, *items.get(node.name, ())}.difference(related)
     right = {content(each.double()) for name in confirmed if _varies(each := values[name])}
     for name, each in values.items():  # Copies of what is right, as a backward keeps them.
         if name in confirmed or (_varies(each) and content(each.double()) in right):

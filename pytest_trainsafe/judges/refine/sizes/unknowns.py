@@ -24,6 +24,21 @@ Sum = tuple[Length, ...] | None
 #: A step of a relation: the sequential tensor, its relation, and the place of the step.
 StepKey = tuple[str, Relation, int]
 
+#: Operators that read a tensor at indices, and how many of its dimensions these may count.
+_INDEXED = {
+    "aten.embedding": 1,
+    **dict.fromkeys(
+        ("aten.index", "aten.index_select", "aten.gather", "aten.index_put", "aten.index_put_",
+         "aten._index_put_impl_", "aten._unsafe_index", "aten.nll_loss_forward", "aten.scatter",
+         "aten.scatter_add"), None),
+}  # fmt: skip
+
+
+def _holds_indices(node: Node) -> bool:
+    """Whether a node is a constant of integers with their values, such as a batch of tokens."""
+    whole = node.dtype in ("i16", "i32", "i64")
+    return node.operator == CONSTANT and len(node.args) > 1 and whole and bool(node.shape)
+
 
 @dataclass
 class Unknowns:
@@ -85,9 +100,14 @@ class Unknowns:
         def of(name: str) -> list[Length] | None:
             return dims.get(name)
 
+        valued = any(_holds_indices(node) for node in graph.nodes)
         for node in graph.nodes:
             if node.shape is not None and node.inputs:
                 constrain(self.lengths, Operands(graph, node, of))
+            if valued and node.short in _INDEXED:
+                # An index that is a constant of the graph does not shrink with what it indexes.
+                for each in dims.get(node.inputs[0], ())[: _INDEXED[node.short]]:
+                    each.root.fixed = True
 
     # Relations of inputs.
 

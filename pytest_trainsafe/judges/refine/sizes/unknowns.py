@@ -57,6 +57,8 @@ class Unknowns:
     def __post_init__(self) -> None:
         problem = self.problem
         self.graphs = [problem.sequential, *problem.ranks]
+        nodes = (node for graph in self.graphs for node in graph.nodes)
+        self.valued = any(map(_holds_indices, nodes))
         for number in range(len(self.graphs)):
             self.dims.append(self._dimensions(number))
         for name, relation in (*problem.inputs.items(), *problem.outputs.items()):
@@ -100,11 +102,10 @@ class Unknowns:
         def of(name: str) -> list[Length] | None:
             return dims.get(name)
 
-        valued = any(_holds_indices(node) for node in graph.nodes)
         for node in graph.nodes:
             if node.shape is not None and node.inputs:
                 constrain(self.lengths, Operands(graph, node, of))
-            if valued and node.short in _INDEXED:
+            if self.valued and node.short in _INDEXED:
                 # An index that is a constant of the graph does not shrink with what it indexes.
                 for each in dims.get(node.inputs[0], ())[: _INDEXED[node.short]]:
                     each.root.fixed = True
@@ -194,7 +195,7 @@ class Unknowns:
     def _of_site(self, number: int, node: Node, site: Site, near: Sequence[Length]) -> Sum:
         dims = self.dims[number].get(node.name, [])
         if site.bound:
-            return self._of_bound(number, site.value)
+            return None if self.valued else self._of_bound(number, site.value)
         if site.factor:
             return self._of_factor(number, node, site.value)
         if site.name == SHAPE or (

@@ -133,8 +133,8 @@ def _turned(relation: Relation, ndim: int) -> Iterator[Relation]:
 def _summed(relation: Relation, run: Evaluated, mesh: RankMesh) -> Iterator[Relation]:
     """A replica as a sum of the ranks' terms, which differ: a sum of equal ones is a multiple."""
     (name, *others) = relation.names
-    terms = [values.get(name) for values in run.ranks]
-    same = all(isinstance(each, torch.Tensor) and each.equal(terms[0]) for each in terms)
+    terms = [term for values in run.ranks if isinstance(term := values.get(name), torch.Tensor)]
+    same = all(each.equal(terms[0]) for each in terms)
     if not others and not same:
         axes = [axis for axis in mesh.axes if axis not in {step.axis for step in relation.steps}]
         for axis in axes:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TypeGuard
 
 import torch
 
+from pytest_trainsafe.arithmetic import rational
 from pytest_trainsafe.judges.refine.graphs.graph import (
     CONSTANT,
     GETITEM,
@@ -13,6 +15,7 @@ from pytest_trainsafe.judges.refine.graphs.graph import (
     Graph,
     Node,
 )
+from pytest_trainsafe.judges.refine.search.content import content
 
 
 def frontier(
@@ -47,21 +50,28 @@ def _confirmed(
         if node.operator == GETITEM and isinstance(values.get(node.name), torch.Tensor):
             items.setdefault(node.inputs[0], set()).add(node.name)
     for node in reversed(graph.nodes):
-        told = items.get(node.name, {node.name})
+        told = {each for each in items.get(node.name, {node.name}) if _varies(values.get(each))}
         telling = all(each in related or each in confirmed for each in told)
-        if telling and node.operator != GETITEM and any(_varies(values.get(each)) for each in told):
-            confirmed |= {
-                each for each in tensors_of(graph, values, node.name) if each not in related
-            }
-    yield from confirmed
+        if told and telling and node.operator != GETITEM:
+            taken = tensors_of(graph, values, node.name)
+            confirmed |= {*taken, *items.get(node.name, ())}.difference(related)
+    right = {content(each.double()) for name in confirmed if _varies(each := values[name])}
+    for name, each in values.items():  # Copies of what is right, as a backward keeps them.
+        if name in confirmed or (_varies(each) and content(each.double()) in right):
+            yield name
 
 
-def _varies(value: object) -> bool:
-    """Whether a tensor is of numbers that differ: zeros in the shape of another say nothing."""
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.numel() < 2:
+def _varies(value: object) -> TypeGuard[torch.Tensor]:
+    """Whether a tensor is of numbers that differ, or a number that no constant is, as a loss.
+
+    Zeros in the shape of another tensor say nothing.
+    """
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
         return False
     flat = value.reshape(-1)
-    return bool((flat != flat[0]).any())
+    return bool((flat != flat[0]).any()) or (
+        flat.numel() == 1 and rational(flat[0].double()) is None
+    )
 
 
 def _ends(

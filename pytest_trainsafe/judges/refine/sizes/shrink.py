@@ -14,19 +14,21 @@ from pytest_trainsafe.judges.refine.sizes.sites import resized, sites
 from pytest_trainsafe.judges.refine.sizes.solve import solve
 from pytest_trainsafe.judges.refine.sizes.unknowns import StepKey, Unknowns
 
-#: The most elements of all tensors together that are evaluated as they are.
-AFFORDABLE = 1 << 21
+#: The most elements of all tensors together that are evaluated as they are; more, if none of them
+#: is large: then the graphs are long, and smaller sizes would save little.
+AFFORDABLE, _LONG = 1 << 21, 1 << 25
+_LARGE = 1 << 14
 
 
 def affordable(problem: Problem) -> bool:
     """Whether the graphs can be evaluated in the sizes that they have."""
-    total = sum(
+    sizes = [
         math.prod(node.shape)
         for graph in (problem.sequential, *problem.ranks)
         for node in graph.nodes
         if node.shape is not None
-    )
-    return total <= AFFORDABLE
+    ]
+    return sum(sizes) <= (_LONG if max(sizes, default=0) <= _LARGE else AFFORDABLE)
 
 
 #: For each graph, and each node by name, its small sizes in the order of `sites`.

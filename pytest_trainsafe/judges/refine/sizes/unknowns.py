@@ -24,6 +24,21 @@ Sum = tuple[Length, ...] | None
 #: A step of a relation: the sequential tensor, its relation, and the place of the step.
 StepKey = tuple[str, Relation, int]
 
+#: Operators that read a tensor at indices, and how many of its dimensions these may count.
+_INDEXED = {
+    "aten.embedding": 1,
+    **dict.fromkeys(
+        ("aten.index", "aten.index_select", "aten.gather", "aten.index_put", "aten.index_put_",
+         "aten._index_put_impl_", "aten._unsafe_index", "aten.nll_loss_forward", "aten.scatter",
+         "aten.scatter_add"), None),
+}  # fmt: skip
+
+
+def _holds_indices(node: Node) -> bool:
+    """Whether a node is a constant of integers with their values, such as a batch of tokens."""
+    whole = node.dtype in ("i16", "i32", "i64")
+    return node.operator == CONSTANT and len(node.args) > 1 and whole and bool(node.shape)
+
 
 @dataclass
 class Unknowns:
@@ -42,6 +57,8 @@ class Unknowns:
     def __post_init__(self) -> None:
         problem = self.problem
         self.graphs = [problem.sequential, *problem.ranks]
+        nodes = (node for graph in self.graphs for node in graph.nodes)
+        self.valued = any(map(_holds_indices, nodes))
         for number in range(len(self.graphs)):
             self.dims.append(self._dimensions(number))
         for name, relation in (*problem.inputs.items(), *problem.outputs.items()):
@@ -88,6 +105,10 @@ class Unknowns:
         for node in graph.nodes:
             if node.shape is not None and node.inputs:
                 constrain(self.lengths, Operands(graph, node, of))
+            if self.valued and node.short in _INDEXED:
+                # An index that is a constant of the graph does not shrink with what it indexes.
+                for each in dims.get(node.inputs[0], ())[: _INDEXED[node.short]]:
+                    each.root.fixed = True
 
     # Relations of inputs.
 
@@ -174,7 +195,7 @@ class Unknowns:
     def _of_site(self, number: int, node: Node, site: Site, near: Sequence[Length]) -> Sum:
         dims = self.dims[number].get(node.name, [])
         if site.bound:
-            return self._of_bound(number, site.value)
+            return None if self.valued else self._of_bound(number, site.value)
         if site.factor:
             return self._of_factor(number, node, site.value)
         if site.name == SHAPE or (

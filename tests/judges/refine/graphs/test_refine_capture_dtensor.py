@@ -1,5 +1,7 @@
 """Modules that torch shards, by tensor and by data, are captured, each rank as that rank."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -120,7 +122,7 @@ def fully_sharded(planted, ranks):
 
     def step(given):
         with untraced():
-            model = nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 4)).double()
+            model: Any = nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 4)).double()
             mesh = DeviceMesh("cpu", torch.arange(ranks)) if ranks > 1 else None
         for name in ("0.weight", "0.bias", "2.weight", "2.bias"):
             module, _, own = name.rpartition(".")

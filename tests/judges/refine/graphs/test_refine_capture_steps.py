@@ -12,6 +12,8 @@ from pytest_trainsafe.judges.refine.graphs.modules import capture, untraced
 from pytest_trainsafe.judges.refine.problem.declared import stated_problem
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
 
+COALESCED = dist.distributed_c10d._coalescing_manager
+
 
 def drawn(*shape, grad=False):
     return torch.randn(shape, dtype=torch.float64, requires_grad=grad)
@@ -95,7 +97,7 @@ def test_gradients_in_a_bucket_are_results_with_what_the_bucket_holds_in_the_end
             for name, grad in grads.items():
                 grad.add_((given["x"] * given[name]).sum(0) / len(given["x"]))
             if ranks > 1 and planted != "reduction":
-                with dist._coalescing_manager():
+                with COALESCED():
                     for part in (bucket[:3], bucket[3:]):
                         dist.all_reduce(part)
             if ranks > 1 and planted != "scale":
@@ -132,11 +134,11 @@ def test_buckets_that_are_scattered_and_gathered_at_once(planted):
             if ranks == 1:
                 return whole
             parts = [each.new_empty(2) for each in whole]
-            with dist._coalescing_manager():
+            with COALESCED():
                 for part, each in zip(parts, whole, strict=True):
                     scatter(part, each)
             results = [each.new_empty(4) for each in whole]
-            with dist._coalescing_manager():
+            with COALESCED():
                 for result, part in zip(results, parts[::-1] if planted else parts, strict=True):
                     gather(result, part)
             return results

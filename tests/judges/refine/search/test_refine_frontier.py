@@ -1,10 +1,12 @@
 """The operator that is named: the first without a relation that nothing confirms."""
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
 import torch
 
+from pytest_trainsafe.arithmetic.packing import packed
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
 from pytest_trainsafe.judges.refine.problem.declared import stated_problem
 from pytest_trainsafe.judges.refine.prove import Refutation, prove
@@ -33,6 +35,16 @@ def test_a_tensor_without_a_counterpart_is_not_at_fault_if_one_made_of_it_is_rig
     values: dict[str, Any] = {"x": torch.rand(4), "log": torch.rand(4), "exp": torch.rand(4)}
     values |= {"loss": torch.tensor(1.0), "zeros": torch.zeros(4)}
     assert frontier(GRAPH, values, related, ["loss"]).name == named
+
+
+@pytest.mark.parametrize(
+    ("loss", "named"),
+    [(Fraction(982451653, 961748941), "exp"), (Fraction(1, 2), "log")],
+)
+def test_a_loss_confirms_what_it_is_made_of_and_a_constant_does_not(loss, named):
+    values: dict[str, Any] = {"x": torch.rand(4), "log": torch.rand(4), "exp": torch.rand(4)}
+    values |= {"loss": packed(loss).reshape(()), "zeros": torch.zeros(4)}
+    assert frontier(GRAPH, values, ["x", "loss"], ["exp"]).name == named
 
 
 NORM = parse_fx("""

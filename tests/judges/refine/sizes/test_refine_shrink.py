@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
 from pytest_trainsafe.judges.refine.graphs.modules import capture
@@ -189,4 +190,18 @@ def test_the_dimension_that_counts_stacked_tensors_keeps_its_length():
     given = stated_problem(graph, [graph], {"inputs": {graph.inputs[0].name: "replica"}})
     assert not affordable(given)
     assert shape(shrunk(given)[0].sequential, "stack") == [4]
+    assert isinstance(prove(given), Proof)
+
+
+def test_what_constants_of_the_graph_index_keeps_its_length():
+    def step(table):
+        return functional.embedding(torch.tensor([4, 0, 6]), table).sum(0)
+
+    graph = capture(step, [torch.zeros(7, 1 << 20)])
+    name = graph.inputs[0].name
+    given = stated_problem(graph, [graph], {"inputs": {name: "replica"}})
+    assert not affordable(given)
+    rows, width = shape(shrunk(given)[0].sequential, name)
+    assert rows == 7
+    assert width < 100
     assert isinstance(prove(given), Proof)

@@ -114,9 +114,11 @@ def drawn(seed: int, count: int) -> Iterator[tuple[str, str, Point, Mapping[str,
     for each in found.values():
         chance.shuffle(each)
     turns = itertools.zip_longest(*found.values())
-    for each in itertools.islice((one for turn in turns for one in turn if one), count):
-        words = " ".join(f"{key}={each.arguments[key]}" for key in SHOWN if key in each.arguments)
-        yield each.program, f"{each.program} {words}", each.point, each.arguments, ""
+    one_by_one = (combination for turn in turns for combination in turn if combination is not None)
+    for combination in itertools.islice(one_by_one, count):
+        given = combination.arguments
+        words = " ".join(f"{key}={given[key]}" for key in SHOWN if key in given)
+        yield combination.program, f"{combination.program} {words}", combination.point, given, ""
 
 
 def judged(

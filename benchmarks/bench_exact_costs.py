@@ -52,6 +52,7 @@ BASE: dict[str, Any] = {
     "clip": 0.5,
 }
 DEEP: Axes = {"tp": 8, "sp": True}
+WORLD: Axes = {"dp": 2, "tp": 8, "sp": True, "pp": 4}
 
 #: Each size or axis that grows, its values, and the axes and arguments beside it.
 GROWTH: tuple[tuple[str, tuple[int, ...], Axes, dict[str, Any]], ...] = (
@@ -106,9 +107,8 @@ def measured(session: Session, folder: Path, only: list[str]) -> Iterator[Row]:
             row = parts(session, folder, DEEP, {**BASE, "layers": layers})
             yield {"table": "deep", "what": f"{layers} layers", **row}
     if "world" in only:
-        axes: Axes = {"dp": 2, "tp": 8, "sp": True, "pp": 4}
-        row = parts(session, folder, axes, {**BASE, "layers": 4, "microbatches": 4})
-        yield {"table": "world", "what": str(Point.of(axes)), **row}
+        row = parts(session, folder, WORLD, {**BASE, "layers": 4, "microbatches": 4})
+        yield {"table": "world", "what": str(Point.of(WORLD)), **row}
     if "growth" in only:
         for name, values, axes, given in GROWTH:
             for value in values:

@@ -123,6 +123,7 @@ class Trace:
     )
     _payloads: dict[tuple[int, str], Payload] = field(default_factory=dict, repr=False)
     _sketches: dict[tuple[int, str], Values] = field(default_factory=dict, repr=False)
+    _numbers: Arithmetic | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.point = self.manifest.point
@@ -204,7 +205,9 @@ class Trace:
     @property
     def numbers(self) -> Arithmetic:
         """The arithmetic of the rung at which the Run was recorded."""
-        return rung_named(self.manifest.dtype).arithmetic
+        if self._numbers is None:  # a rung of a wing's is found by its import path each time
+            self._numbers = rung_named(self.manifest.dtype).arithmetic
+        return self._numbers
 
     def load(self, rank: int, event: TensorEvent) -> torch.Tensor:
         """The tensor of one rank's event, on the CPU, checked against its hash.

@@ -53,12 +53,14 @@ class RanksVerifier:
         setting: str = "",
     ) -> None:
         self._relations, self._folder, self._rank, self._world = relations, folder, rank, world
+        self._report = report
+        self._found: list[Violation] = []
         self._claims: dict[str, dict[Hypothesis, list[Watch]]] = {}
         needs = Needs()
         for watch in watches_of(packs, relations, min_confidence, program, setting):
             relation = relations[watch.claim.relation]
             if relation.several:
-                watch.report = report
+                watch.report = self._found.append
                 claims = self._claims.setdefault(watch.claim.relation, {})
                 claims.setdefault(watch.claim, []).append(watch)
                 needs |= relation.needs(watch.claim)
@@ -134,6 +136,9 @@ class RanksVerifier:
         for name, claims in self._claims.items():
             judged = _Late(claims, last) if self._judged else Judged(claims)
             self._relations[name].examples(frames, list(claims), judged)
+        found, self._found[:] = sorted(self._found, key=lambda each: each.step or 0), ()
+        for violation in found:
+            self._report(violation)
 
 
 class _Late(Judged):

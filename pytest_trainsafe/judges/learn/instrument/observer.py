@@ -437,10 +437,8 @@ class Observer:
                 return frame.call
         return None
 
-    # Operators, which have no wrapper.
-
     def operator(self, api: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call an operator of torch, record it under the name `api`, and return the result."""
+        """Call an operator of torch, which no wrapper calls, and record it under the name `api`."""
         if not self.steps.recording:
             return function(*args, **kwargs)
         return self.run(Target(torch, "", api, _OPERATOR), function, args, kwargs)

@@ -179,9 +179,9 @@ def _adapter_of(module: nn.Module) -> tuple[list[nn.Parameter], list[nn.Paramete
     """
     if isinstance(module, ParametrizationList):
         own = [each for part in module for each in part.parameters()]
-        original = module._parameters.get("original")
+        original = own_parameters(module).get("original")
         return ([] if original is None else [original]), own
-    layer = module._modules.get("base_layer")
+    layer = children_of(module).get("base_layer")
     if layer is None:
         return [], []
     base = list(layer.parameters())

@@ -9,7 +9,12 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from pytest_trainsafe.compat.modules import dropout_of, is_batch_norm
+from pytest_trainsafe.compat.modules import (
+    children_of,
+    dropout_of,
+    is_batch_norm,
+    own_parameters,
+)
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 from pytest_trainsafe.record.clock import in_backward
 

@@ -57,6 +57,19 @@ def checked(train: Callable[[], object], *names: str) -> Checked:
     return check(ObservedRun("", [table.table()]), packs, RELATIONS)
 
 
+def test_no_shipped_rule_asks_ranks_for_loaders_of_one_size() -> None:
+    """Ranks may hold shares of the data that differ in size, as under `Join`."""
+    between_ranks = [
+        invariant.claim
+        for name in NAMES
+        for invariant in shipped(name).invariants
+        if invariant.claim.relation == "consistent"
+    ]
+
+    assert between_ranks
+    assert not [each for each in between_ranks if each.text("variable") == "loader"]
+
+
 def test_the_package_has_six_packs_without_contradictions() -> None:
     assert shipped_packs() == list(NAMES)
     load_packs(NAMES, Path("/nowhere"), RELATIONS)

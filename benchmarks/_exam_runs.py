@@ -32,6 +32,8 @@ sys.path.insert(0, str(FOLDER))
 
 #: The programs whose ranks are of another axis than dp.
 _AXES = {
+    "exam2_routed_experts": "ep",
+    "exam2_split_mlp": "tp",
     "exam_distributed_sequence_norm": "tp",
     "exam_distributed_router_drift": "tp",
     "exam_healthy_distributed_tensor_parallel": "tp",

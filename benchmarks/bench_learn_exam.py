@@ -15,6 +15,10 @@ The trigger is the step that the case names, else the step of the first record i
 variants differ.  A message names the true cause as `_exam_causes.py` says.
 Every learned pack is written to a file and loaded again.
 
+`--set 2` counts the second set, whose packs are learned from programs of this set only.  A column
+is not counted for a program of which the set has too few others of its kind, or from whose run
+nothing can be learned; the output says so.
+
 `--rows FILE` keeps a row for each program and pack, also while it counts.  `--half SEED` takes a
 random half of the cases and of the programs without a mistake, and `--other-half SEED` takes those
 that `--half SEED` leaves out.  Runs are kept in `.bench`.
@@ -37,7 +41,8 @@ from _exam_runs import Call, call, observed
 from _kept_runs import KeptRuns
 from _measure import finish, machine, show
 from _rungs import session
-from exam_cases import CASES, HEALTHY, Case, Program
+from exam_cases import Case, Program
+from exam_sets import SETS
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.judges.learn.check.cluster import clusters
@@ -46,7 +51,7 @@ from pytest_trainsafe.judges.learn.check.verifier import CONFIDENCE
 from pytest_trainsafe.judges.learn.events.events import Call as ApiCall
 from pytest_trainsafe.judges.learn.events.events import Change, Value
 from pytest_trainsafe.judges.learn.events.table import Table, replay
-from pytest_trainsafe.judges.learn.inference.learn import learn
+from pytest_trainsafe.judges.learn.inference.learn import LearnError, learn
 from pytest_trainsafe.judges.learn.inference.select import confidence
 from pytest_trainsafe.judges.learn.packs.pack import SUFFIX, Pack, pack_of, write_pack
 from pytest_trainsafe.judges.learn.packs.read import PackError
@@ -58,6 +63,8 @@ from pytest_trainsafe.judges.learn.watch import Violation
 RULES = relations()
 COLUMNS = ("shipped", "own1", "own2", "kind2", "random5")
 VIEWS = ("reported", "all")
+#: The programs whose packs are those of `fully_shard`, by a part of their names.
+_SHARDED = ("fsdp", "sharded_pretraining", "sharded_restart")
 
 
 @dataclass
@@ -94,18 +101,22 @@ class Row:
 
 
 class Bench:
-    """Learns and checks; every run is observed once."""
+    """Learns and checks; every run is observed once.
+
+    `every` has the programs that packs are learned from.
+    """
 
     def __init__(
         self,
         kept: KeptRuns,
+        every: Sequence[Case | Program],
         cases: Sequence[Case],
         healthy: Sequence[Program],
         columns: Sequence[str],
         folder: Path,
     ) -> None:
         self._kept, self._cases, self._healthy, self._folder = kept, cases, healthy, folder
-        self._columns = columns
+        self._every, self._columns = every, columns
         self._shipped: dict[tuple[str, ...], Sequence[Pack]] = {}
 
     def rows(self) -> Iterator[Row]:
@@ -113,7 +124,8 @@ class Bench:
         bugs = [call(case.module, case.world, healthy=False) for case in self._cases]
         every: list[Case | Program] = [*self._cases, *self._healthy]
         twins = [_twin(each, seed) for each in every for seed in (0, 1, 2)]
-        others = [each for of in every for column in COLUMNS[3:] for each in _inputs(of, column)]
+        drawn = [column for column in self._columns if column in COLUMNS[3:]]
+        others = [each for of in every for column in drawn for each in self._inputs(of, column)]
         # All runs of ranks share one pair of processes.
         observed(self._kept, [each for each in (*bugs, *twins, *others) if each.world > 1])
         for case in self._cases:
@@ -121,12 +133,12 @@ class Bench:
             step = re.search(r"\bstep (\d+)", case.trigger)
             trigger = int(step[1]) if step else _parted(twin, bug)
             for column in self._columns:
-                yield self._row(case, column, trigger, twin, bug)
+                yield from self._row(case, column, trigger, twin, bug)
         for program in self._healthy:
             (run,) = self._runs(_twin(program, 0))
             for column in self._columns:
                 if column != "kind2" or program.kind != "general":
-                    yield self._row(program, column, None, run, None)
+                    yield from self._row(program, column, None, run, None)
 
     def _row(
         self,
@@ -135,8 +147,16 @@ class Bench:
         trigger: int | None,
         healthy: ObservedRun,
         bug: ObservedRun | None,
-    ) -> Row:
-        packs, loads = self._packs(of, column)
+    ) -> Iterator[Row]:
+        """The row, or none if there is no pack, which is said on the output."""
+        if column != "shipped" and not self._inputs(of, column):
+            print(of.name, column, "not counted: the set has too few other programs", flush=True)
+            return
+        try:
+            packs, loads = self._packs(of, column)
+        except LearnError as error:
+            print(of.name, column, f"not counted: {error}", flush=True)
+            return
         row = Row(of.name, column, sum(len(each.invariants) for each in packs), loads, trigger)
         row.faulty = bug is not None
         control = check(healthy, packs, RULES, min_confidence=0.0)
@@ -145,13 +165,13 @@ class Bench:
         for view in VIEWS:
             row.alarms[view] = [text for _, text in _blocks(control.violations, view, healthy)]
             row.found[view] = _blocks(own, view, healthy)
-        return row
+        yield row
 
     def _packs(self, of: Case | Program, column: str) -> tuple[Sequence[Pack], bool]:
         """The packs of a column, and whether the learned one can be read back."""
         if column == "shipped":
             return self._shipped_for(of), True
-        pack = pack_of(column, learn(self._runs(*_inputs(of, column))))
+        pack = pack_of(column, learn(self._runs(*self._inputs(of, column))))
         path = self._folder / f"{column}{SUFFIX}"
         write_pack(pack, path, RULES)
         try:
@@ -164,12 +184,24 @@ class Bench:
         names = ["pytorch", "amp"]
         if of.world > 1:
             axis = _twin(of, 0).axis
-            sharded = "fsdp" in of.name
+            sharded = any(part in of.name for part in _SHARDED)
             names.append("fsdp" if sharded else "tensor_parallel" if axis == "tp" else "ddp")
         key = tuple(names)
         if key not in self._shipped:
             self._shipped[key] = load_packs(names, self._folder, RULES)
         return self._shipped[key]
+
+    def _inputs(self, of: Case | Program, column: str) -> list[Call]:
+        """The healthy runs that the pack of a column is learned from; none if too few."""
+        if column in ("own1", "own2"):
+            return [_twin(of, seed) for seed in range(1, 1 + int(column[-1]))]
+        others = [each for each in self._every if each.name != of.name]
+        if column == "kind2":
+            others = [each for each in others if each.kind == of.kind]
+        draw, count = random.Random(f"{of.name} {column}"), int(column[-1])
+        if len(others) < count:
+            return []
+        return [_twin(each, 1) for each in draw.sample(others, count)]
 
     def _runs(self, *calls: Call) -> list[ObservedRun]:
         found = observed(self._kept, calls)
@@ -182,18 +214,6 @@ def _twin(of: Case | Program, seed: int) -> Call:
     if isinstance(of, Case):
         arguments["healthy"] = True
     return call(of.module, of.world, **arguments)
-
-
-def _inputs(of: Case | Program, column: str) -> list[Call]:
-    """The healthy runs that the pack of a column is learned from."""
-    if column in ("own1", "own2"):
-        return [_twin(of, seed) for seed in range(1, 1 + int(column[-1]))]
-    every: list[Case | Program] = [*CASES, *HEALTHY]
-    others = [each for each in every if each.name != of.name]
-    if column == "kind2":
-        others = [each for each in others if each.kind == of.kind]
-    draw = random.Random(f"{of.name} {column}")
-    return [_twin(each, 1) for each in draw.sample(others, int(column[-1]))]
 
 
 def _blocks(
@@ -287,15 +307,18 @@ def summary(rows: Sequence[Row]) -> list[tuple[object, ...]]:
     return lines
 
 
-def _half(seed: int) -> tuple[Sequence[Case], Sequence[Program]]:
+def _half(
+    seed: int, cases: Sequence[Case], healthy: Sequence[Program]
+) -> tuple[Sequence[Case], Sequence[Program]]:
     draw = random.Random(seed)
-    return draw.sample(CASES, len(CASES) // 2), draw.sample(HEALTHY, len(HEALTHY) // 2)
+    return draw.sample(cases, len(cases) // 2), draw.sample(healthy, len(healthy) // 2)
 
 
 def main() -> None:
     """Count the exam."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=Path, help="Write the rows to this file, as JSON")
+    parser.add_argument("--set", type=int, choices=SETS, default=1)
     halves = parser.add_mutually_exclusive_group()
     halves.add_argument("--half", type=int, metavar="SEED", help="A random half of the cases")
     halves.add_argument("--other-half", type=int, metavar="SEED", help="What --half leaves out")
@@ -304,20 +327,21 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     facts = machine()
-    cases: Sequence[Case] = CASES
-    healthy: Sequence[Program] = HEALTHY
-    if asked.names is not None:
-        cases = [case for case in CASES if case.name in asked.names]
-        healthy = [each for each in HEALTHY if each.name in asked.names]
+    cases, healthy = SETS[asked.set]
+    every = [*cases, *healthy]
     if asked.half is not None:
-        cases, healthy = _half(asked.half)
+        cases, healthy = _half(asked.half, cases, healthy)
     if asked.other_half is not None:
-        counted = {each.name for half in _half(asked.other_half) for each in half}
-        cases = [case for case in CASES if case.name not in counted]
-        healthy = [each for each in HEALTHY if each.name not in counted]
+        counted = {each for half in _half(asked.other_half, cases, healthy) for each in half}
+        cases = [case for case in cases if case not in counted]
+        healthy = [each for each in healthy if each not in counted]
+    if asked.names is not None:
+        cases = [case for case in cases if case.name in asked.names]
+        healthy = [each for each in healthy if each.name in asked.names]
     rows: list[Row] = []
     with session(Settings()) as opened, tempfile.TemporaryDirectory() as folder:
-        bench = Bench(KeptRuns(opened), cases, healthy, asked.columns, Path(folder))
+        kept = KeptRuns(opened)
+        bench = Bench(kept, every, cases, healthy, asked.columns, Path(folder))
         for row in bench.rows():
             rows.append(row)
             print(row.program, row.column, row.rules, row.caught("reported"), flush=True)

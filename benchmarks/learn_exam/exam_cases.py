@@ -24,6 +24,7 @@ class Case:
     `trigger` says where in the program the mistake first has an effect; steps count from 0.
     `source` is the public description, and `said` what it says, in other words.  The two variants
     differ in the series `differs`.  The series `zero`, if there is one, stays 0 in healthy runs.
+    `prefix` begins the name of the module, and tells the sets of the exam apart.
     """
 
     name: str
@@ -36,10 +37,11 @@ class Case:
     differs: str = "loss"
     zero: str | None = None
     other_size: int = 24
+    prefix: str = "exam"
 
     @property
     def module(self) -> str:
-        return f"exam_{self.name}"
+        return f"{self.prefix}_{self.name}"
 
     @property
     def own_healthy(self) -> tuple[dict[str, int], ...]:
@@ -55,10 +57,11 @@ class Program:
     kind: Kind | Literal["general"]
     what: str
     world: int = 1
+    prefix: str = "exam"
 
     @property
     def module(self) -> str:
-        return f"exam_{self.name}"
+        return f"{self.prefix}_{self.name}"
 
 
 # fmt: off

@@ -2,8 +2,8 @@
 
 `exam_run.py variants NAME...` runs the healthy twin and the mistake of each named case, and
 `exam_run.py own NAME...` the twins with other seeds and sizes; without names, those of all cases.
-`exam_run.py others` runs the programs that have no faulty variant.  Each line of the output is the
-JSON of one `Ran`.
+`exam_run.py others` runs the programs that have no faulty variant.  `--set 2` is the second set.
+Each line of the output is the JSON of one `Ran`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import importlib
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +24,8 @@ from torch.multiprocessing.spawn import spawn
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from exam_cases import CASES, HEALTHY
+from exam_cases import Case, Program
+from exam_sets import SETS
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,8 @@ def run(calls: list[Call]) -> list[Ran]:
     return [Ran(call, (alone | both)[number]) for number, call in enumerate(calls)]
 
 
-def both_variants(names: list[str]) -> list[Call]:
-    """The calls of the healthy twin and of the bug, in this order, for each named case."""
-    cases = [case for case in CASES if case.name in names]
+def both_variants(cases: Sequence[Case]) -> list[Call]:
+    """The calls of the healthy twin and of the bug, in this order, for each case."""
     return [
         Call(case.module, case.world, {"healthy": healthy})
         for case in cases
@@ -61,9 +62,8 @@ def both_variants(names: list[str]) -> list[Call]:
     ]
 
 
-def own_healthy(names: list[str]) -> list[Call]:
-    """The calls of the named cases' healthy twins with other seeds and sizes."""
-    cases = [case for case in CASES if case.name in names]
+def own_healthy(cases: Sequence[Case]) -> list[Call]:
+    """The calls of the cases' healthy twins with other seeds and sizes."""
     return [
         Call(case.module, case.world, {"healthy": True} | dict(arguments))
         for case in cases
@@ -71,9 +71,9 @@ def own_healthy(names: list[str]) -> list[Call]:
     ]
 
 
-def other_healthy() -> list[Call]:
-    """A call of each program that has no faulty variant."""
-    return [Call(program.module, program.world, {}) for program in HEALTHY]
+def other_healthy(programs: Sequence[Program]) -> list[Call]:
+    """A call of each of these programs, which have no faulty variant."""
+    return [Call(program.module, program.world, {}) for program in programs]
 
 
 def _train(call: Call) -> dict[str, list[float]]:
@@ -103,13 +103,15 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("what", choices=["variants", "own", "others"])
     options.add_argument("names", nargs="*", help="names of cases; all if none is given")
+    options.add_argument("--set", type=int, choices=SETS, default=1)
     given = options.parse_args()
-    names = given.names or [case.name for case in CASES]
+    every, healthy = SETS[given.set]
+    cases = [case for case in every if not given.names or case.name in given.names]
     torch.set_num_threads(1)
     if given.what == "others":
-        calls = other_healthy()
+        calls = other_healthy(healthy)
     else:
-        calls = both_variants(names) if given.what == "variants" else own_healthy(names)
+        calls = both_variants(cases) if given.what == "variants" else own_healthy(cases)
     for ran in run(calls):
         print(json.dumps(asdict(ran)))
 

@@ -20,6 +20,14 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "learn_exam"
 # One of each way to show a difference: by weights, by a property that holds in healthy runs, by
 # what was done, by the loss.
 SAMPLE = ("optimizer_plain_list", "tying_never", "scheduler_twice", "accumulation_cleared")
+# Of the second set: one that the loss shows.
+SAMPLE_2 = ("story_decoder",)
+
+#: The step in which a program goes on with other data, whose losses are compared.
+OTHER_DATA = {"chat_tuning": 10}
+
+#: The number of a set.
+each_set = pytest.mark.parametrize("number", [1, 2])
 
 Series = dict[str, list[float]]
 
@@ -45,7 +53,8 @@ def falls(series: list[float]) -> bool:
 
 def unhealthy(case: Case, ranks: list[Series]) -> list[str]:
     """Why a run of the healthy twin of `case` is not healthy."""
-    reasons = [f"{case.name}: the loss does not fall" for rank in ranks if not falls(rank["loss"])]
+    losses = [rank["loss"][OTHER_DATA.get(case.name, 0) :] for rank in ranks]
+    reasons = [f"{case.name}: the loss does not fall" for each in losses if not falls(each)]
     if case.zero is not None and any(any(rank[case.zero]) for rank in ranks):
         reasons.append(f"{case.name}: {case.zero} is not zero")
     return reasons
@@ -63,12 +72,12 @@ def alike(case: Case, healthy: list[Series], faulty: list[Series]) -> list[str]:
     return [f"{case.name}: {case.differs} is the same with and without the mistake"]
 
 
-def judged(names: tuple[str, ...]) -> list[str]:
-    """What is wrong with the variants of the named cases, or of all if no name is given."""
-    from exam_cases import CASES
+def judged(number: int, names: tuple[str, ...]) -> list[str]:
+    """What is wrong with the variants of the named cases of a set, or of all without names."""
+    from exam_sets import SETS
 
-    cases = [case for case in CASES if not names or case.name in names]
-    runs = ran("variants", *names)
+    cases = [case for case in SETS[number][0] if not names or case.name in names]
+    runs = ran("--set", str(number), "variants", *names)
     assert len(runs) == 2 * len(cases)
     wrong = []
     for case, healthy, faulty in zip(cases, runs[::2], runs[1::2], strict=True):
@@ -77,17 +86,30 @@ def judged(names: tuple[str, ...]) -> list[str]:
 
 
 def test_each_case_and_program_is_described_once_and_can_be_imported() -> None:
-    from exam_cases import CASES, HEALTHY
+    from exam_cases import CASES
+    from exam_sets import SETS
 
-    names = [case.name for case in CASES] + [program.name for program in HEALTHY]
-    assert len(names) == len(set(names))
-    listed = {case.module for case in CASES} | {program.module for program in HEALTHY}
-    assert listed == {path.stem for path in FOLDER.glob("exam_*.py")} - {"exam_cases", "exam_run"}
+    described = [each for programs in SETS.values() for part in programs for each in part]
+    assert len({each.name for each in described}) == len(described)
+    listed = {each.module for each in described}
+    data = {"exam_cases", "exam2_cases", "exam_sets", "exam_run"}
+    assert listed == {path.stem for path in FOLDER.glob("*.py")} - data
     assert all(importlib.util.find_spec(module) is not None for module in listed)
-    for case in CASES:
-        assert case.name.startswith(case.kind)
+    assert all(case.name.startswith(case.kind) for case in CASES)
+    for case in (case for cases, _ in SETS.values() for case in cases):
         assert case.source.startswith("https://")
         assert min(map(len, (case.trigger, case.cause, case.said))) > 10
+
+
+def test_each_case_has_patterns_of_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    from exam_sets import SETS
+
+    monkeypatch.syspath_prepend(FOLDER.parent)
+    from _exam_causes import CAUSES, names_cause
+
+    assert set(CAUSES) == {case.name for cases, _ in SETS.values() for case in cases}
+    assert names_cause("warm_start", "some key of a state fits | Load_State_Dict")
+    assert not names_cause("warm_start", "gradients are finite")
 
 
 def test_each_kind_has_several_cases_and_two_other_healthy_programs() -> None:
@@ -113,27 +135,34 @@ def test_a_twin_that_does_not_train_and_a_mistake_without_effect_are_noticed() -
     assert alike(case, good, good)
 
 
-def test_the_variants_of_a_sample_differ_and_its_twins_are_healthy() -> None:
-    assert judged(SAMPLE) == []
+@pytest.mark.parametrize(("number", "names"), [(1, SAMPLE), (2, SAMPLE_2)])
+def test_the_variants_of_a_sample_differ_and_its_twins_are_healthy(
+    number: int, names: tuple[str, ...]
+) -> None:
+    assert judged(number, names) == []
 
 
+@each_set
 @pytest.mark.slow
-def test_the_variants_of_all_cases_differ_and_their_twins_are_healthy() -> None:
-    assert judged(()) == []
+def test_the_variants_of_all_cases_differ_and_their_twins_are_healthy(number: int) -> None:
+    assert judged(number, ()) == []
 
 
+@each_set
 @pytest.mark.slow
-def test_twins_are_healthy_with_other_seeds_and_sizes() -> None:
-    from exam_cases import CASES
+def test_twins_are_healthy_with_other_seeds_and_sizes(number: int) -> None:
+    from exam_sets import SETS
 
-    expected = [case for case in CASES for _ in case.own_healthy]
-    runs: list[tuple[Case, Any]] = list(zip(expected, ran("own"), strict=True))
+    expected = [case for case in SETS[number][0] for _ in case.own_healthy]
+    found = ran("--set", str(number), "own")
+    runs: list[tuple[Case, Any]] = list(zip(expected, found, strict=True))
     assert [reason for case, ranks in runs for reason in unhealthy(case, ranks)] == []
 
 
+@each_set
 @pytest.mark.slow
-def test_programs_without_a_mistake_train() -> None:
-    from exam_cases import HEALTHY
+def test_programs_without_a_mistake_train(number: int) -> None:
+    from exam_sets import SETS
 
-    runs = zip(HEALTHY, ran("others"), strict=True)
+    runs = zip(SETS[number][1], ran("--set", str(number), "others"), strict=True)
     assert [p.name for p, ranks in runs if not all(falls(rank["loss"]) for rank in ranks)] == []

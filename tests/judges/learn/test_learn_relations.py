@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+import torch
 
 from pytest_trainsafe.judges.learn.check.offline import check
 from pytest_trainsafe.judges.learn.check.verifier import CONFIDENCE, message
@@ -13,10 +14,12 @@ from pytest_trainsafe.judges.learn.columns.entries import owner_of
 from pytest_trainsafe.judges.learn.columns.frame import Frame
 from pytest_trainsafe.judges.learn.events.events import Call, Value
 from pytest_trainsafe.judges.learn.evidence import Evidence
+from pytest_trainsafe.judges.learn.instrument.observation import observe
 from pytest_trainsafe.judges.learn.invariant import hypothesis
 from pytest_trainsafe.judges.learn.packs.pack import Pack
 from pytest_trainsafe.judges.learn.relation import Relation
 from tests.support.learn.faults import FAULTS, OTHER
+from tests.support.learn.slips import net, steps
 from tests.support.learn.training_loops import HEALTHY, LEARNED, PARAMETER, Plan, run_of
 
 
@@ -167,3 +170,14 @@ def test_a_violation_says_which_condition_broke_and_which_still_holds(
     assert broken.startswith("broken where value.tensor_model_parallel is False (")
     assert held.startswith("still holds where tp_rank is equal and dp_rank differs (")
     assert f"conditions: {first.scenarios}" in message(first, relations)
+
+
+def test_norms_inside_an_optimizer_have_no_bounds(relations: Mapping[str, Relation]) -> None:
+    with observe(apis=()) as observation:
+        model = net()
+        steps(model, torch.optim.Adam(model.parameters(), lr=0.01), 6)
+    claims = list(relations["numeric"].hypotheses([Frame(observation.table)]))
+    bounded = {each.text("variable") for each in claims if each["bound"] is not None}
+    finite = {each.text("variable") for each in claims if each.text("form") == "finite"}
+    assert "torch.nn.Parameter" in bounded
+    assert "optimizer.state" in finite - bounded

@@ -41,6 +41,8 @@ class Models(Watcher):
         self._stilled: WeakSet[nn.Module] = WeakSet()
         #: Models that ran in evaluation mode with gradients, which no backward has used.
         self._kept: WeakSet[nn.Module] = WeakSet()
+        #: The weights of embeddings and linear layers that a model trained with last, by id.
+        self._weights: WeakKeyDictionary[nn.Module, tuple[int, ...]] = WeakKeyDictionary()
 
     def entered(self, moment: Moment) -> None:
         if moment.kind == "dropout":
@@ -125,9 +127,12 @@ class Models(Watcher):
                 if not shapes:
                     self.training.slip("frozen-norm-learns", f"{_name(module)} of {_name(model)}")
                     break
-        if not self.training.rounds:
+        layers = (each for each in model.modules() if isinstance(each, nn.Embedding | nn.Linear))
+        weights = tuple(id(each._parameters.get("weight")) for each in layers)
+        if self._weights.get(model) != weights:  # also if a resize has replaced layers
+            self._weights[model] = weights
             self._untied(model)
-        elif self.training.rounds == 1:
+        if self.training.rounds == 1:
             self._zeros(model)
 
     def _untied(self, model: nn.Module) -> None:

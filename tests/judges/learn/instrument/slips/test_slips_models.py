@@ -161,12 +161,16 @@ def test_an_adapter_that_is_frozen_at_zero(wrong: bool) -> None:
     assert slips_of(program) == ["frozen-at-zero"] * wrong
 
 
+@pytest.mark.parametrize("resized", [False, True])
 @pytest.mark.parametrize("tied", [False, True])
-def test_an_embedding_and_a_head_with_equal_weights(tied: bool) -> None:
+def test_an_embedding_and_a_head_with_equal_weights(tied: bool, resized: bool) -> None:
     class Words(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embed, self.head = nn.Embedding(6, 4), nn.Linear(4, 6, bias=False)
+            self.make(6, tied or resized)
+
+        def make(self, words: int, tied: bool) -> None:
+            self.embed, self.head = nn.Embedding(words, 4), nn.Linear(4, words, bias=False)
             if tied:
                 self.head.weight = self.embed.weight
             else:
@@ -178,9 +182,12 @@ def test_an_embedding_and_a_head_with_equal_weights(tied: bool) -> None:
 
     def program() -> None:
         model = Words()
-        optimizer = sgd(model)
-        model(torch.arange(6)).square().mean().backward()
-        optimizer.step()
+        for words in (6, 8) if resized else (6,):
+            if words > 6:
+                model.make(words, tied)
+            optimizer = sgd(model)
+            model(torch.arange(6)).square().mean().backward()
+            optimizer.step()
 
     assert slips_of(program) == ["equal-but-untied"] * (not tied)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.learn.slips import loss_of, net, sgd, slips_of, steps
@@ -63,6 +63,62 @@ def test_an_adapter_that_is_merged_more_than_unmerged(times: int) -> None:
             first.weight.data -= 0.37
 
     assert slips_of(program, CONTENT) == ["frozen-moved"] * (times > 1)
+
+
+class Followed(nn.Module):
+    """A trained network, and a frozen copy that `follow` writes into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.online, self.target = net(), net().requires_grad_(False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.online(inputs) + self.target(inputs).detach()
+
+    @torch.no_grad()
+    def follow(self, how: str, step: int) -> None:
+        for slow, quick in zip(self.target.parameters(), self.online.parameters(), strict=True):
+            if how == "average":
+                slow.mul_(0.9).add_(quick, alpha=0.1)
+            elif how == "lerp":
+                slow.lerp_(quick, 0.01)
+            elif how == "copy" and step % 3 == 2:
+                slow.copy_(quick)
+            elif how == "decay":
+                slow.mul_(0.99)
+            elif how == "repelled":
+                slow.lerp_(quick, -0.1)
+            elif how == "added":
+                slow.add_(quick, alpha=0.1)
+
+
+@pytest.mark.parametrize(
+    ("how", "early", "meant"),
+    [
+        ("average", False, True),
+        ("lerp", True, True),
+        ("copy", False, True),
+        ("decay", True, False),
+        ("repelled", False, False),
+        ("added", False, False),
+    ],
+)
+def test_a_frozen_copy_may_be_an_average_of_what_is_trained(
+    how: str, early: bool, meant: bool
+) -> None:
+    def program() -> None:
+        model = Followed()
+        optimizer = sgd(model.online)
+        for step in range(6):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            if early:
+                model.follow(how, step)
+            optimizer.step()
+            if not early:
+                model.follow(how, step)
+
+    assert slips_of(program, CONTENT) == ["frozen-moved"] * (not meant)
 
 
 @pytest.fixture

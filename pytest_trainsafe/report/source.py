@@ -29,7 +29,8 @@ def code_at(place: str, title: str, note: str = "", methods: Sequence[str] = ())
     """The lines around a "file:line"; None if they cannot be read.
 
     Of a line that begins a function the lines are those of the function.  Of a line that begins a
-    class they are those of the first of `methods` that the class defines itself.
+    class they are those of the first of `methods` that the class defines itself, which `note` then
+    names: "forward of" and the note.
     """
     path, _, digits = place.rpartition(":")
     if not path or not digits.isdecimal() or len(digits) > 7:
@@ -45,8 +46,10 @@ def code_at(place: str, title: str, note: str = "", methods: Sequence[str] = ())
     first, last = max(1, at - AROUND), at + AROUND
     function = _function(content, at, methods)
     if function is not None:
-        at = function.lineno
-        first = min([at, *(each.lineno for each in function.decorator_list)])
+        begin = min([function.lineno, *(each.lineno for each in function.decorator_list)])
+        if note and not begin <= at <= function.lineno:
+            note = f"{function.name} of {note}"
+        at, first = function.lineno, begin
         last = min(function.end_lineno or at, first + MOST_LINES - 1)
     return Code(
         title=title,

@@ -64,7 +64,8 @@ class Comparison:
     wrong; None if they share none.
 
     `measured` has every compared tensor, in dataflow order, with its error if it was measured; it
-    is None unless a page shows the run.
+    is None unless a page shows the run.  `unsought` has the wrong tensors after the first ones, for
+    which no pattern was looked for.
     """
 
     dtype: str
@@ -92,6 +93,7 @@ class Comparison:
     in_step: dict[str, str] = field(default_factory=dict)
     factor: Factor | None = None
     measured: dict[TensorId, Measured | None] | None = None
+    unsought: set[TensorId] = field(default_factory=set)
 
     @property
     def failed(self) -> bool:

@@ -186,8 +186,11 @@ class Results:
     ) -> None:
         """Add a failing finding for a judged tensor, with its pattern and mismatch."""
         pattern = None
-        if judged.check != "shape" and self.may_explain():
-            pattern = explain_tensor(self.rung, id, merged, reference, judged)
+        if judged.check != "shape":
+            if self.may_explain():
+                pattern = explain_tensor(self.rung, id, merged, reference, judged)
+            else:
+                self.result.unsought.add(id)
         event = self.event(id)
         message = judged.message
         if judged.check == "shape" and event is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,9 @@ VERDICTS = ("fail", "error", "inconclusive", "pass", "skipped")
 #: The most characters of a text that an Outcome keeps.
 MAX_TEXT = 2_000
 
+#: The most facts about a failure that are kept.
+MAX_FACTS = 20
+
 
 @dataclass(frozen=True, slots=True)
 class FirstDifference:
@@ -36,6 +39,7 @@ class FirstDifference:
     `located` is true, localisation found the faulty code: `source` is the "file:line" of this
     code, and `what` is a phrase that describes it. Otherwise `source` is the "file:line" of
     suspected code, such as the class of the module that computes the tensor, and `what` is "".
+    `facts` has more about the failure for a page, as rows of label and text.
     """
 
     check: str = ""
@@ -52,6 +56,7 @@ class FirstDifference:
     source: str = ""
     what: str = ""
     located: bool = False
+    facts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +260,14 @@ def _first(summary: dict[str, object]) -> FirstDifference:
         error=_number(found, "error"),
         allowed=_number(found, "allowed"),
         located=located,
+        facts=tuple(_facts(summary)),
     )
+
+
+def _facts(summary: dict[str, object]) -> Iterator[tuple[str, str]]:
+    for row in _list(summary, "facts")[:MAX_FACTS]:
+        if isinstance(row, list) and len(row) == 2 and all(isinstance(t, str) for t in row):
+            yield row[0][:MAX_TEXT], row[1][:MAX_TEXT]
 
 
 def _crash(report: pytest.TestReport | JUnitReport) -> str:

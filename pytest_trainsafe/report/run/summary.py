@@ -187,12 +187,17 @@ def where(family: Family) -> str:
 
 
 def size(outcome: Outcome) -> str:
-    """The error: `5.6e-01 in float64, rounding allows 2.9e-14`; "" if none was measured."""
+    """The error: `5.6e-01 in float64, rounding allows 2.9e-14`; "" if none was measured.
+
+    A tensor in which rounding changes nothing, such as one of integers, must be equal.
+    """
     first = outcome.first
     if first.error is None:
         return ""
     dtype = f" in {first.dtype}" if first.dtype else ""
     allowed = f", rounding allows {first.allowed:.1e}" if first.allowed is not None else ""
+    if first.allowed == 0:
+        allowed = "; the values must be equal"
     return f"{first.error:.1e}{dtype}{allowed}"
 
 

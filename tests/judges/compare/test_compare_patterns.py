@@ -236,6 +236,22 @@ def test_a_confined_error_names_its_rows_columns_and_tp_rank() -> None:
     assert found.axis == "tp"
 
 
+def test_wrong_rows_of_every_rank_are_named_with_the_rows_that_each_rank_holds() -> None:
+    def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
+        changed = r.clone()
+        changed[3:21] += like("noise", r)[3:21]
+        return changed
+
+    found = explain(wrong_tensor(reference_tensor(), view, ROWS_OVER_TP))
+    assert found is not None
+    assert found.short == "wrong only in rows 3-20 of 24 in dimension 0"
+    assert found.text == (
+        f"{found.short}; dimension 0 is cut over tp: rank 0 has 0-5, rank 1 has 6-11, rank 2 has "
+        "12-17, rank 3 has 18-23"
+    )
+    assert found.axis == ""
+
+
 def test_wrong_rows_inside_a_part_are_reported_as_inside_it() -> None:
     def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
         changed = r.clone()

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from pytest_trainsafe.report.html.document import INFINITE
+from pytest_trainsafe.report.html.write import write_page
 from tests.support.report.browser import Look, looking
+from tests.support.report.documents import document_with
 
 pytestmark = pytest.mark.processes
 
@@ -60,6 +65,9 @@ def test_a_failing_point_shows_where_the_error_starts_and_what_it_is(look) -> No
     assert "sum: rank 0 + rank 1" in " ".join(texts(seen, ".map-name"))
     assert page.get_by_role("heading", name="Elements that differ most").count() == 1
     assert "class SequenceParallelLayerNorm" in page.locator("tr.marked").inner_text()
+    look_at = texts(seen, ".point-head + dl.facts dt:text-is('look at') + dd > div")[0]
+    line = page.locator("tr.marked td.line").first.inner_text().split()[-1]
+    assert f":{line} class SequenceParallelLayerNorm" in look_at
     assert f"rerun pytest '{UNREDUCED}'" in " ".join(texts(seen, "dl.facts")).replace("\n", " ")
 
 
@@ -94,6 +102,30 @@ def test_the_pointer_reads_the_indices_of_the_tensor(look) -> None:
 
     # The tensor has three dimensions, of which the first two are the rows of the picture.
     assert seen.page.locator("figure.maps output.read").first.inner_text().startswith("[0, 1, 2]")
+
+
+def test_a_page_with_one_failure_opens_at_it_and_shows_its_facts(browser, tmp_path: Path) -> None:
+    [failed] = document_with(("one",)).entries
+    first = replace(
+        failed.outcome.first, pattern="", cause="", allowed=0.0, facts=(("axis", "tp, alone"),)
+    )
+    outcome = replace(failed.outcome, worst=INFINITE, first=first)
+    passed = replace(failed.outcome, nodeid="passed", verdict="pass")
+    entries = [msgspec.structs.replace(failed, outcome=each) for each in (outcome, passed)]
+    document = msgspec.structs.replace(document_with(("one",)), entries=tuple(entries))
+    write_page(document, tmp_path)
+    with looking(browser, tmp_path / "index.html") as open_page:
+        seen = open_page()
+
+        head = seen.page.locator(".point-head + dl.facts").inner_text()
+        assert "one::one[0]" in seen.page.locator(".point-head").inner_text()
+        for said in ("the values must be equal", "no pattern fits", "tp, alone"):
+            assert said in head
+        assert texts(seen, "#points .number") == ["≠"]
+        seen.page.get_by_role("link", name="All points").click()
+        cause = seen.page.locator("section.cause").inner_text()
+        for said in ("the values must be equal", "no pattern fits", "tp, alone"):
+            assert said in cause
 
 
 def test_a_link_to_a_tensor_shows_and_focuses_it(look) -> None:

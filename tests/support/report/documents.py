@@ -143,6 +143,7 @@ def entry_with(text: str, number: int = 0) -> Entry:
     first = FirstDifference(
         check=own, where=own, tensor=own, module=own, message=own, pattern=own, pattern_name=own,
         cause=own, dtype=own, error=1.0, allowed=1e-9, source=own, what=own, located=True,
+        facts=((own[:LABEL], own), ("", own)),
     )  # fmt: skip
     outcome = Outcome(
         f"{own}::{own}[{number}]", "fail", True, program=own, point=own,

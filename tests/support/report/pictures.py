@@ -30,7 +30,7 @@ PICTURES = {
     "point": (UNREDUCED, ""),
     "dataflow": (UNREDUCED, "Dataflow"),
     "kinds": (UNREDUCED, "Layers and kinds of tensors"),
-    "curves": (UNREDUCED, "Errors of param grads, in order"),
+    "curves": (UNREDUCED, "Errors of param_grad, in order"),
     "values": (MASK, "Values: decoder.layers.0.self_attention.linear_qkv.output"),
     "ranks": (UNREDUCED, "What each rank holds"),
     "draws": ("test_drops[dp2-float64]", "Random draws of every rank"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pytest_trainsafe.core.usage import first_few
 from pytest_trainsafe.trace.facts import Counted, Settings
@@ -89,8 +90,36 @@ def _limited(sentences: list[str], what: str) -> list[str]:
     return [*kept[:-1], f"{kept[-1]} ({len(sentences) - MAX_NAMED} more {what} differ)"]
 
 
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A setting of the optimizer that differs: its name, both values, and the parameters.
+
+    `names` is empty if it is not known which parameters have the values.
+    """
+
+    key: str
+    here: str
+    there: str
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        values = f"{self.key} is {self.here} in the candidate and {self.there} in the reference"
+        return f"{values}{_of(self.names)}"
+
+
 def different_settings(candidate: Trace, reference: Trace) -> list[str]:
-    """Sentences on the settings that both sides have, with other values for the same parameters.
+    """Sentences on the settings of `settings_apart`."""
+    sentences = [
+        f"not compared: what the optimizer does after the last step: {apart}; train one step more "
+        "to see its effect"
+        for apart in settings_apart(candidate, reference)
+    ]
+    return _limited(sentences, "settings")
+
+
+def settings_apart(candidate: Trace, reference: Trace) -> list[Apart]:
+    """The settings that both sides have after the program, with other values for the same
+    parameters.
 
     If one side's optimizer holds other tensors than the model's parameters, values are compared
     without regard to who has them.
@@ -105,12 +134,10 @@ def different_settings(candidate: Trace, reference: Trace) -> list[str]:
             if not _same(mine[name], other[name]):
                 difference = key, _shown(mine[name]), _shown(other[name])
                 found.setdefault(difference, []).append(name)
-    sentences = [
-        f"not compared: what the optimizer does after the last step: {key} is {here} in the "
-        f"candidate and {there} in the reference{_of(names)}; train one step more to see its effect"
+    return [
+        Apart(key, here, there, tuple(sorted(filter(None, names))))
         for (key, here, there), names in found.items()
     ]
-    return _limited(sentences, "settings")
 
 
 def _by_setting(trace: Trace) -> dict[str, _Values]:
@@ -166,6 +193,5 @@ def _shown_value(value: str) -> str:
     return parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
 
 
-def _of(names: list[str]) -> str:
-    named = sorted(filter(None, names))
-    return f", for {first_few(named)}" if named else ""
+def _of(names: Sequence[str]) -> str:
+    return f", for {first_few([*names])}" if names else ""

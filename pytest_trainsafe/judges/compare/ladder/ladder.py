@@ -29,12 +29,15 @@ from pytest_trainsafe.judges.compare.declarations.propose import has_missing, pr
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judges.compare.explain.pictures import pictures_of
 from pytest_trainsafe.judges.compare.guards.deterministic import not_deterministic
+from pytest_trainsafe.judges.compare.guards.later_steps import settings_apart
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup, setup_hints
 from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
 from pytest_trainsafe.judges.compare.judgement import Advice, LadderJudgement, RungJudgement
+from pytest_trainsafe.judges.compare.ladder.facts import facts_of
 from pytest_trainsafe.judges.compare.ladder.fixed_dtype import with_dtype_advice
 from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
+from pytest_trainsafe.judges.compare.ladder.known_setting import with_known_setting
 from pytest_trainsafe.judges.compare.ladder.runs import make_rung, measured_again, more_samples
 from pytest_trainsafe.judges.compare.ladder.summary import point_summary
 from pytest_trainsafe.judges.compare.rerecord import tensors_to_record
@@ -157,6 +160,7 @@ class _Ladder:
         """Find the missing or wrong annotations that explain a failed rung, or the faulty code."""
         failed, rung = self.judged[-1], self._rung
         assert rung is not None
+        with_known_setting(rung, failed.comparison)
         failed.explained = self._declarations(rung, failed, shadowed)
         case = self.candidate.case
         if rung.numbers.exact:
@@ -243,6 +247,10 @@ class _Ladder:
         summary["axes"] = dict(candidate.case.point)
         if self.located is not None and self.located.faults:
             summary["faults"] = list(self.located.faults)
+        if collecting() and self._rung is not None and judgement.verdict == "fail":
+            failing = [f for f in self.judged[-1].comparison.findings if f.verdict == "fail"]
+            apart = settings_apart(self._rung.candidate, self._rung.reference)
+            summary["facts"] = facts_of(candidate.case, failing, self.located, apart)
         if self.located is not None and self.located.source:
             summary["look_at"] = {"source": self.located.source, "what": self.located.what}
         if self.reference.runs.reused:

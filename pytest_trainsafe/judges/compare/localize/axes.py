@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from pytest_trainsafe.core.mesh.sweep_axes import parallel_axes
 from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.validity import invalid
@@ -43,6 +44,14 @@ def without(case: Case, axis: str) -> Point | None:
     arguments = case.program.complete(case.candidate_arguments)
     reason = invalid(point, arguments, case.program.rules, case.settings.max_world_size)
     return point if reason is None else None
+
+
+def only_axis(case: Case) -> str:
+    """A sentence on the only axis in which a candidate differs from its reference, or ""."""
+    axes = parallel(case.point, parallel_axes(case.point.mesh))
+    if len(axes) != 1 or case.arguments != case.candidate_arguments:
+        return ""
+    return f"{axes[0]}, the only one of this Point"
 
 
 @dataclass(frozen=True, slots=True)

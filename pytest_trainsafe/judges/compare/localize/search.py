@@ -22,7 +22,7 @@ from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.adopt import adopt
 from pytest_trainsafe.judges.compare.declarations.suggest import MissingLayout
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
-from pytest_trainsafe.judges.compare.localize.axes import Tried, necessary_axis, parallel
+from pytest_trainsafe.judges.compare.localize.axes import Tried, necessary_axis, only_axis, parallel
 from pytest_trainsafe.judges.compare.localize.blame import Fault, Stages, blame
 from pytest_trainsafe.judges.compare.localize.budget import (
     TESTS,
@@ -342,8 +342,8 @@ class Search:
             return (faults[0].phase, faults[0].target) in {(f.phase, f.target) for f in found}
 
         axes = parallel(case.point, parallel_axes(case.point.mesh))
-        if len(axes) == 1 and case.arguments == case.candidate_arguments:
-            return Tried(axes[0], f"{axes[0]}, the only one of this Point")
+        if only := only_axis(case):
+            return Tried(axes[0], only)
         tried = necessary_axis(case, axes, persists)
         if late:
             seconds = self.deadline.seconds

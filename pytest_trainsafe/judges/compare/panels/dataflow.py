@@ -17,9 +17,9 @@ MOST_MODULES, MOST_PLACES = 240, 400
 #: The lanes of the dataflow: their kinds, and whether data flows from the last module to the first.
 _LANES: tuple[tuple[str, tuple[Kind, ...], bool], ...] = (
     ("forward", ("input", "activation", "decision", "loss"), False),
-    ("backward", ("activation_grad",), True),
-    ("micro-batch gradient", ("param_grad",), True),
-    ("reduced gradient", ("unclipped_grad", "main_grad", "grad_norm"), False),
+    ("backward (activation_grad)", ("activation_grad",), True),
+    ("micro-batch gradient (param_grad)", ("param_grad",), True),
+    ("reduced gradient (main_grad)", ("unclipped_grad", "main_grad", "grad_norm"), False),
     ("optimizer", ("update", "optimizer_state", "master_param"), False),
     ("state", ("param", "buffer"), False),
 )
@@ -147,12 +147,12 @@ def kinds(compared: Compared) -> HeatMap | None:
     return HeatMap(
         title="Layers and kinds of tensors",
         rows=tuple(label(row or "the whole model") for row in rows),
-        columns=tuple(column.replace("_", " ") for column in columns),
+        columns=tuple(columns),
         values=tuple(tuple(None if one is None else one.shown for one in row) for row in cells),
         anchors=tuple(tuple("" if one is None else one.anchor for one in row) for row in cells),
         first=first,
         note=f"in {compared.rung.dtype}: the largest error of all steps and micro-batches. "
-        + "; ".join(f"{kind.replace('_', ' ')}: {MEANINGS[kind]}" for kind in columns),
+        + "; ".join(f"{kind}: {MEANINGS[kind]}" for kind in columns),
     )
 
 
@@ -211,7 +211,7 @@ def _curve(compared: Compared, kind: Kind) -> Series | None:
     when = str(step_text(step)) if step == INITIAL else f"step {step}"
     when += "" if batch is None else f", micro-batch {batch}"
     return Series(
-        title=f"Errors of {kind.replace('_', ' ')}s, in order",
+        title=f"Errors of {kind}, in order",
         places=tuple(label(one.id.path) for one in ones),
         lines=tuple(lines),
         quantity="tensor",

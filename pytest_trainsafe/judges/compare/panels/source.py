@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judges.compare.judgement import lead_of
+from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting
 from pytest_trainsafe.report.panels import Code
 from pytest_trainsafe.report.source import code_at
 
@@ -14,6 +17,16 @@ from pytest_trainsafe.report.source import code_at
 MOST_PLACES = 5
 
 _PLACE = re.compile(r"(?<!\S)([^\s:]+\.py:\d{1,7})\b")
+
+#: The title of the most telling place.
+FIRST = "Source: look here first"
+
+#: Clauses that name a more telling place than the class at fault, by the phase.
+_TELLING = {
+    "forward": re.compile(r"(?!the model )\S.* is called at "),
+    "backward": re.compile(r"its backward runs "),
+}
+_CONSTRUCTED = re.compile(r"\S+ is constructed at ")
 
 #: The kinds of tensors and the phases that a module's backward computes.
 _BACKWARD = frozenset({"activation_grad", "param_grad", "backward"})
@@ -27,32 +40,75 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
     A module has those of its forward, or of its backward if it is wrong and the class defines one.
     The first module whose forward is wrong also has those of its constructor, which sets the
     numbers that the forward uses.  `explained` says that annotations are at fault, and no module.
+    The note of each place is its clause of the description, and the first note also has the clauses
+    whose places are not shown.
     """
     lead = lead_of(failing) if failing else None
     kind = lead.where.kind if lead is not None and lead.where is not None else ""
     phase = located.faults[0][0] if located is not None and located.faults else kind
     methods = ("backward", "forward") if phase in _BACKWARD else ("forward",)
-    places: dict[str, tuple[str, str]] = {}
     if located is not None and located.source:
-        own, *others = located.what.split("; ")
-        places[located.source] = "Source: look here first", own
-        for clause in [own, *others]:
-            for place in _PLACE.findall(clause):
-                places.setdefault(place, ("Source: look here too", clause))
+        constructed = lead is not None and lead.pattern is not None and is_setting(lead.pattern)
+        places = _named(located, phase, constructed)
+        first = FIRST
     elif lead is not None and lead.source and not explained:
         note = f"class {lead.module_class}" if lead.module_class else ""
-        places[lead.source] = "Source: the module of the first wrong tensor", note
+        places, first = {lead.source: note}, "Source: the module of the first wrong tensor"
+    else:
+        return []
     made: list[Code] = []
-    for place, said in places.items():
-        code = code_at(place, *said, methods)
-        if code is None or any(_has(shown, code) for shown in made):
+    said, unsaid = set(), []
+    for place, clause in places.items():
+        title = "Source: look here too" if made else first
+        code = code_at(place, title, _without(place, clause), methods)
+        if code is None or any(_has(shown, code) for shown in made) or len(made) >= MOST_PLACES:
+            unsaid.append(clause)
             continue
         made.append(code)
-        if phase in _FORWARD and len(made) == 1:
-            constructor = code_at(place, "Source: its constructor", said[1], ("__init__",))
-            if constructor is not None and not _has(code, constructor):
+        said.add(clause)
+        if phase in _FORWARD and (located is None or place == located.source):
+            constructor = code_at(place, "Source: its constructor", clause, ("__init__",))
+            if constructor is not None and _defined(constructor) and not _has(code, constructor):
                 made.append(constructor)
+    placeless = [] if located is None else _placeless(located.what)
+    more = [clause for clause in dict.fromkeys((*placeless, *unsaid)) if clause not in said]
+    if made and more:
+        note = "; ".join(filter(None, (made[0].note, *more)))
+        made[0] = msgspec.structs.replace(made[0], note=note)
     return made[:MOST_PLACES]
+
+
+def _defined(constructor: Code) -> bool:
+    """Whether the class defines its own constructor; else the lines are those of the class."""
+    return "def __init__" in constructor.lines[constructor.marked - constructor.first]
+
+
+def _named(located: Located, phase: str, constructed: bool) -> dict[str, str]:
+    """The places of a description with the clause that names each, the most telling first.
+
+    That is the line that calls the modules of a module whose own forward is wrong, the backward of
+    an autograd function if a backward is wrong, or the construction of an optimizer whose settings
+    differ (`constructed`); else the line at fault.
+    """
+    own, *others = located.what.split("; ")
+    places = {located.source: own}
+    for clause in (own, *others):
+        for place in _PLACE.findall(clause):
+            places.setdefault(place, clause)
+    telling = _CONSTRUCTED if constructed else _TELLING.get(phase)
+    if telling is None:
+        return places
+    lead = [place for place, clause in places.items() if telling.match(clause)]
+    return {place: places[place] for place in dict.fromkeys((*lead, *places))}
+
+
+def _placeless(what: str) -> list[str]:
+    return [clause for clause in what.split("; ")[1:] if not _PLACE.search(clause)]
+
+
+def _without(place: str, clause: str) -> str:
+    """A clause without the place that is shown beside it."""
+    return re.sub(rf"(?:, is)? at {re.escape(place)}(?!\d)", "", clause)
 
 
 def _has(shown: Code, code: Code) -> bool:

@@ -80,7 +80,8 @@ class Compared:
             if due is not None and not (ratio or 0.0) > 1:
                 ratio = math.inf  # such as a replica that differs, although the first one agrees
             ratio = 0.0 if ratio is None else ratio  # compared, and equal
-            found.append(One(id, state, error, allowed, ratio, _said(due), missing))
+            said = _said(due, id in comparison.unsought)
+            found.append(One(id, state, error, allowed, ratio, said, missing))
         return cls(rung, tuple(found), lead)
 
 
@@ -91,12 +92,16 @@ def _judged(id: TensorId) -> TensorId:
     return id
 
 
-def _said(finding: Finding | None) -> str:
+def _said(finding: Finding | None, unsought: bool) -> str:
+    """How a tensor is wrong, or whether a pattern was looked for; "" if it agrees."""
     if finding is None:
         return ""
     if finding.pattern is not None:
         return label(finding.pattern.short or finding.pattern.text)
-    return label(finding.message)
+    if finding.error is None:
+        return label(finding.message)
+    sought = "not looked for" if unsought else "no pattern fits"
+    return label(f"{finding.message}; {sought}" if finding.message else sought)
 
 
 def tensors(compared: Compared) -> Table | None:
@@ -162,6 +167,8 @@ def dtypes(rungs: Sequence[RungJudgement]) -> Table:
         worst = label(found.worst_id) if found.worst_id is not None else ""
         verdict = "fail" if found.failed else "inconclusive" if rung.doubts else "pass"
         count = sum(found.compared.values())
-        rows.append((rung.dtype, verdict, count, number(found.worst), worst, rung.rounding))
+        # What fails without an error above the allowed, such as a missing tensor, has no number.
+        ratio = number(found.worst) if found.worst > 1 or verdict != "fail" else None
+        rows.append((rung.dtype, verdict, count, ratio, worst, rung.rounding))
     columns = ("dtype", "verdict", "tensors", "error ÷ allowed", "largest at", "rounding of")
     return Table(title="Dtypes", columns=columns, rows=tuple(rows))

@@ -25,6 +25,9 @@ MAX_ELEMENTS = 0.5
 #: The largest number of index ranges that are listed.
 MAX_RUNS = 3
 
+#: The most ranks of an axis whose rows are listed.
+MAX_HOLDERS = 4
+
 #: The fewest wrong rows, and the fewest rows of a chunk, that show wrong borders of chunks.
 FEWEST_BORDERS, FEWEST_ROWS = 2, 4
 
@@ -43,16 +46,17 @@ def confined(wrong: WrongTensor) -> Pattern | None:
         inside &= mask.view([-1 if d == dim else 1 for d in range(difference.ndim)])
     if not wrong.settles(wrong.norm(difference.masked_fill(inside, 0))):
         return None
-    text = f"wrong only in {words}"
+    short = f"wrong only in {words}"
+    held = "" if axis else _holders(region, wrong)
     ends, over = _borders(region, wrong)
     if not ends:
-        return Pattern("confined", text, axis, short=text)
+        return Pattern("confined", f"{short}{held}", axis, short=short)
     cause = (
         f"what these rows take from their neighbours is on another rank of {over}: an exchange "
         "between the ranks is missing or wrong"
     )
-    text += f", where chunks of {over} {ends}"
-    return Pattern("confined", text, axis or over, cause=cause, short=text)
+    short += f", where chunks of {over} {ends}"
+    return Pattern("confined", f"{short}{held}", axis or over, cause=cause, short=short)
 
 
 def non_finite(wrong: WrongTensor) -> Pattern | None:
@@ -123,12 +127,17 @@ def _wrong_rows(difference: torch.Tensor, wrong: WrongTensor) -> Region:
 
 def _rows(dim: int, mask: torch.Tensor) -> str:
     found = mask.nonzero().flatten().numpy()
-    spans = [(start, start + length - 1) for start, length in contiguous_ranges(found)]
-    if len(spans) > MAX_RUNS:
+    runs = _runs(found)
+    if len(runs) > MAX_RUNS:
         return f"{len(found)} of {len(mask)} rows in dimension {dim} (the first is row {found[0]})"
-    listed = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
     rows = "row" if len(found) == 1 else "rows"
-    return f"{rows} {listed} of {len(mask)} in dimension {dim}"
+    return f"{rows} {', '.join(runs)} of {len(mask)} in dimension {dim}"
+
+
+def _runs(indices: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[str]:
+    """Sorted indices as ranges: `0-7`, `12`."""
+    spans = ((start, start + length - 1) for start, length in contiguous_ranges(indices))
+    return [str(a) if a == b else f"{a}-{b}" for a, b in spans]
 
 
 def _owner(dim: int, mask: torch.Tensor, wrong: WrongTensor) -> tuple[str, str]:
@@ -146,6 +155,23 @@ def _owner(dim: int, mask: torch.Tensor, wrong: WrongTensor) -> tuple[str, str]:
             whole = "the" if _covers(dim, mask, hit, wrong) else "inside the"
             return f" ({whole} {parts} of {axis} {name} {ranks})", axis
     return "", ""
+
+
+def _holders(region: Region, wrong: WrongTensor) -> str:
+    """The rows that each rank holds of the first dimension of a region that one axis divides.
+
+    "" if there is none, or if the ranks or their ranges of rows are too many.
+    """
+    for dim, mask in enumerate(region):
+        axes = _axes(wrong.parts, dim)
+        if bool(mask.all()) or len(axes) != 1 or wrong.sizes[axes[0]] > MAX_HOLDERS:
+            continue
+        found = {part.coordinates[axes[0]]: _indices(part, dim, wrong) for part in wrong.parts}
+        rows = {rank: _runs(each) for rank, each in sorted(found.items()) if len(each)}
+        if len(rows) == wrong.sizes[axes[0]] and all(len(r) <= MAX_RUNS for r in rows.values()):
+            held = ", ".join(f"rank {rank} has {', '.join(each)}" for rank, each in rows.items())
+            return f"; dimension {dim} is cut over {axes[0]}: {held}"
+    return ""
 
 
 def _axes(parts: Sequence[Part], dim: int) -> list[str]:

@@ -110,7 +110,9 @@ draw.maps = (panel) => {
   });
   const keys = panel.plain ? null : h("div", {class: "legend"}, h("span", {class: "ramp", role: "img",
     "aria-label": "Colours from blue, negative, to orange, positive"}), h("span", {class: "quiet"},
-  "− to +, with the square root of the size"));
+  "− to +, with the square root of the size"),
+  panel.maps.some((map) => (map.borders || []).length) ? h("span", {class: "quiet"},
+    "black lines: borders of the parts that ranks hold") : null);
   return h("figure", anchored(panel.anchor, {class: "panel maps"}),
     h("figcaption", {}, h("h4", {}, panel.title), keys), h("div", {class: "map-row"}, boxes),
     panel.note ? h("p", {class: "note"}, panel.note) : null);

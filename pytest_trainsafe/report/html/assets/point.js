@@ -4,8 +4,8 @@ function headOf(entry) {
   const {outcome} = entry;
   const first = outcome.first;
   const error = first.error === null ? null : h("span", {}, short(first.error), first.dtype ?
-    ` in ${first.dtype}` : "", first.allowed === null ? "" :
-    `, rounding allows ${short(first.allowed)}`);
+    ` in ${first.dtype}` : "", first.allowed === null ? "" : first.allowed === 0 ?
+    "; the values must be equal" : `, rounding allows ${short(first.allowed)}`);
   const letter = entry.family >= 0 ? h("span", {class: `letter f${entry.family % 6}`,
     title: `family ${FAMILY(entry.family)}`}, FAMILY(entry.family)) : null;
   const stages = Object.entries(entry.stages).map(([stage, value]) => `${stage} ${seconds(value)}`);
@@ -20,11 +20,13 @@ function headOf(entry) {
       ["first wrong", wrong && first.where ? h("span", {}, h("a", {href: linkTo({point: entry.key,
         tensor: first.where})}, path(first.where)), meaningOf(first.where)) : ""],
       ["error", wrong ? error : null],
-      ["pattern", first.pattern ? name(first.pattern, "said") : ""],
+      ["missing", wrong && missing(first)],
+      ["pattern", wrong ? patternOf(first) : ""],
       ["so", first.cause ? name(first.cause, "said") : ""],
+      ...(wrong ? factsOf(first) : []),
       ["reason", wrong && !first.where && outcome.reason && !outcome.line.includes(
         outcome.reason.slice(0, 40)) ? name(outcome.reason, "said") : ""],
-      ["look at", wrong && first.source ? lookAt(first) : ""],
+      ["look at", wrong && first.source ? lookAt(entry) : ""],
       ["closest", !wrong && outcome.worst_name ? [path(outcome.worst_name),
         `: ${short(outcome.worst)} of what is allowed`] : ""],
       ["tensors", outcome.tensors.length ? `${outcome.tensors.join(" / ")} compared` : ""],
@@ -39,8 +41,32 @@ function meaningOf(where) {
   return kind ? h("span", {class: "quiet"}, ` – ${kind}: ${data.kinds[kind]}`) : null;
 }
 
-// The places to look at, one a line: the line at fault, then those that its description names.
-function lookAt({source, what}) {
+// What is said of a tensor without a measured error, such as a missing one.
+const missing = (first) => (first.error === null && first.where && first.message ?
+  name(first.message, "said") : "");
+
+// The relation of a wrong tensor to the reference's; a missing one has none.
+function patternOf(first) {
+  if (first.pattern) return name(first.pattern, "said");
+  return first.error === null ? "" : h("span", {class: "quiet"}, "no pattern fits");
+}
+
+// The axis, the step in which the failure begins, and what the localisation found.
+const factsOf = (first) => (first.facts || []).map(([label, text]) =>
+  [label, name(near(text), "said")]);
+
+// The places to look at, one a line: those of the cards with their lines, and in their order.
+function lookAt(entry) {
+  const {source, what} = entry.outcome.first;
+  const cards = entry.sections.filter((section) => section.verdict !== "pass")
+    .flatMap((section) => section.panels || []).filter((panel) => panel.type === "code");
+  if (cards.length) {
+    return cards.map(({file, marked, note}) => {
+      const place = `${file.replace(/:\d+$/, "")}:${marked}`;
+      return h("div", {title: place}, path(near(place)),
+        note ? [" ", h("span", {class: "quiet"}, name(near(note), "said"))] : null);
+    });
+  }
   const [own, ...others] = what.split("; ");
   return [h("div", {title: source}, path(near(source)),
     own ? [" ", h("span", {class: "quiet"}, name(near(own), "said"))] : null),
@@ -100,9 +126,11 @@ function drawOverview() {
       facts([
         ["where", family.where ? name(family.where, "said") : ""],
         ["error", family.size],
-        ["pattern", family.pattern ? name(family.pattern, "said") : ""],
+        ["missing", missing(first)],
+        ["pattern", patternOf(first)],
         ["so", family.cause ? name(family.cause, "said") : ""],
-        ["look at", first.source ? path(near(first.source)) : ""],
+        ...factsOf(first),
+        ["look at", first.source ? lookAt(lead) : ""],
         [plural(family.members.length, "point"), path(family.points)],
         ["rerun", command(lead.rerun)],
       ]));

@@ -114,4 +114,6 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => {
   each.open = true;
 }));
+const failing = data.entries.filter((entry) => entry.outcome.verdict !== "pass");
+if (failing.length === 1 && !location.hash) location.replace(linkTo({point: failing[0].key}));
 show(false);

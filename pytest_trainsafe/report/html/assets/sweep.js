@@ -166,12 +166,21 @@ function pointList() {
         (value) => { state.verdict = value; drawSweep(); }),
       active.length ? h("button", {type: "button", class: "more",
         onclick: () => { state.filters = {}; drawSweep(); }}, "Clear filters") : null),
+    h("p", {class: "quiet columns"}, h("span", {}, "point"),
+      h("span", {}, "largest error ÷ allowed")),
     h("ul", {id: "points"}, wanted.slice(0, most).map((entry) => h("li", {},
       h("a", {href: linkTo({point: entry.key}), "aria-current": entry === current.entry ? "true" :
         null}, mark(entry.outcome.verdict), path(shortName(entry)),
-      h("span", {class: "number quiet"}, entry.outcome.worst === null ? "" :
-        short(entry.outcome.worst)))))),
+      h("span", {class: "number quiet"}, ratioOf(entry.outcome)))))),
     wanted.length > most ? h("p", {class: "quiet"}, `and ${wanted.length - most} more`) : null];
+}
+
+// The largest ratio; of a failure without one, such as a missing tensor, nothing.  Values that must
+// be equal and differ have no ratio.
+function ratioOf({verdict, worst, first}) {
+  if (worst === null || (verdict === "fail" && asNumber(worst) <= 1)) return "";
+  if (asNumber(worst) === Infinity && first.allowed === 0) return "≠";
+  return short(worst);
 }
 
 const shortName = (entry) => entry.outcome.point || (entry.outcome.nodeid.match(/\[(.*)\]$/) ||

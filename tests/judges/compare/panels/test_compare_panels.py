@@ -72,19 +72,20 @@ def test_the_dataflow_has_the_modules_in_the_order_of_the_forward_and_one_first(
 
     modules = ("input", "embed", "layers.0.up", "layers.0", "layers.1.up", "layers.1")
     assert graph.rows == (*modules, "the whole model")
-    assert graph.lanes == ("forward", "backward", "micro-batch gradient", "optimizer")
+    gradients = ("backward (activation_grad)", "micro-batch gradient (param_grad)")
+    assert graph.lanes == ("forward", *gradients, "optimizer")
     assert graph.up == (1, 2)
     states = {(graph.lanes[n.lane], graph.rows[n.row]): n.state for n in graph.nodes}
-    assert states["backward", "layers.1.up"] == "first"
+    assert states[gradients[0], "layers.1.up"] == "first"
     assert states["optimizer", "layers.0.up"] == "wrong"
-    assert {
-        state for key, state in states.items() if key[0] in ("forward", "micro-batch gradient")
-    } == {"pale"}
+    assert {state for key, state in states.items() if key[0] in ("forward", gradients[1])} == {
+        "pale"
+    }
     heat = find(HeatMap, made)
     assert heat.first is not None
     assert (heat.rows[heat.first[0]], heat.columns[heat.first[1]]) == (
         "layers.1",
-        "activation grad",
+        "activation_grad",
     )
     assert heat.anchors[heat.first[0]][heat.first[1]] == str(first)
 
@@ -134,30 +135,82 @@ def test_panels_of_a_large_model_stay_within_their_bounds() -> None:
     assert msgspec.json.decode(encoded, type=Section) == section
 
 
-def test_every_place_that_the_description_names_has_its_lines_the_first_at_fault(
+PROGRAM = (
+    "class Up(Module):\n    def forward(self, x):\n        return Sum.apply(x)\n\n\n"
+    "class Sum(Function):\n    def backward(ctx, gradient):\n        return gradient\n\n\n"
+    "\n\n\n\n\n\n"
+    "model = Up()\n"
+)
+
+
+def shown_at(judgement: LadderJudgement, located: Located) -> list[tuple[str, str]]:
+    """The marked line and the note of each place of code that the page shows."""
+    made = panels(dataclasses.replace(judgement, located=located))
+    return [
+        (code.lines[code.marked - code.first].strip(), code.note)
+        for code in made
+        if isinstance(code, Code)
+    ]
+
+
+def test_a_wrong_backward_shows_the_autograd_function_first_and_each_place_with_its_clause(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "program.py"
-    path.write_text(
-        "class Up(Module):\n    def forward(self, x):\n        return Sum.apply(x)\n\n\n"
-        "class Sum(Function):\n    def backward(ctx, gradient):\n        return gradient\n\n\n"
-        "\n\n\n\n\n\n"
-        "model = Up()\n"
-    )
-    wrong = tensor("layers.1.up", "activation_grad")
+    path.write_text(PROGRAM)
+    absent = f"its name is defined at {tmp_path}/absent.py:3"
     what = (
         f"module class Up; layers.1.up is set up at {path}:17; its backward runs Sum.backward at "
-        f"{path}:7; its size is set at {path}:16; its name is defined at {tmp_path}/absent.py:3"
+        f"{path}:7; {absent}; zero has no effect"
     )
-    judgement = judged(IDS, {wrong: 1e-2})
-    located = Located((), f"{path}:1", what, (("backward", "layers.1.up"),))
-    judgement = dataclasses.replace(judgement, located=located)
-    shown = [panel for panel in panels(judgement) if isinstance(panel, Code)]
+    judgement = judged(IDS, {tensor("layers.1.up", "activation_grad"): 1e-2})
 
-    assert [code.lines[code.marked - code.first].strip() for code in shown] == [
-        *("def forward(self, x):", "model = Up()", "def backward(ctx, gradient):")
+    assert shown_at(judgement, Located((), f"{path}:1", what, (("backward", "layers.1.up"),))) == [
+        (
+            "def backward(ctx, gradient):",
+            f"its backward runs Sum.backward; zero has no effect; {absent}",
+        ),
+        ("def forward(self, x):", "forward of module class Up"),
+        ("model = Up()", "layers.1.up is set up"),
     ]
-    assert [code.note for code in shown] == what.split("; ")[:3]
+
+
+def test_a_module_that_calls_its_own_wrongly_shows_the_line_of_the_call_first(
+    tmp_path: Path,
+) -> None:
+    path, caller = tmp_path / "program.py", tmp_path / "caller.py"
+    path.write_text(PROGRAM)
+    caller.write_text("\n" * 20 + "x = layer(first)\n")
+    judgement = judged(IDS, {tensor("layers.1.up"): 1e-2})
+    faults = (("forward", "layers.1.up"),)
+    what = f"module class Up; layers.1.up.a is called at {caller}:21"
+
+    found = shown_at(judgement, Located((), f"{path}:1", what, faults))
+    assert found == [
+        ("x = layer(first)", "layers.1.up.a is called"),
+        ("def forward(self, x):", "forward of module class Up"),
+    ]
+    # A line that calls the whole model is behind every fault, and no cause of one.
+    what = f"module class Up; the model is called at {caller}:21"
+    found = shown_at(judgement, Located((), f"{path}:1", what, faults))
+    assert [line for line, _ in found] == ["def forward(self, x):", "x = layer(first)"]
+
+
+@pytest.mark.parametrize(("cause", "first"), [("the optimizer's setting lr is 2", 1), ("", 0)])
+def test_a_setting_that_differs_shows_the_construction_of_the_optimizer_first(
+    tmp_path: Path, cause: str, first: int
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("\n" * 20 + "optimizer.step()\n" + "\n" * 20 + "optimizer = SGD(lr)\n")
+    judgement = judged(IDS, {tensor("layers.0.up", "update", "weight"): 1.0})
+    [finding] = judgement.rungs[0].comparison.findings
+    pattern = Pattern("scaled", "twice", cause=cause, factor=2.0)
+    judgement.rungs[0].comparison.findings[:] = [msgspec.structs.replace(finding, pattern=pattern)]
+    what = f"steps the optimizer; SGD is constructed at {path}:42"
+
+    found = shown_at(judgement, Located((), f"{path}:21", what, (("optimizer", "a"),)))
+    assert [line for line, _ in found][first] == "optimizer.step()"
+    assert len(found) == 2
 
 
 def test_the_dataflow_says_what_agrees_before_and_inside_the_first_wrong_module() -> None:
@@ -174,9 +227,34 @@ def test_the_dataflow_says_what_agrees_before_and_inside_the_first_wrong_module(
 
 def test_each_kind_of_tensor_is_explained_where_it_is_shown() -> None:
     heat = find(HeatMap, [*panels(judged(IDS, {}))])
-    assert "param grad: the gradient of a parameter from the backward of one micro-bat" in heat.note
+    assert "param_grad: the gradient of a parameter from the backward of one micro-bat" in heat.note
     assert heat.note.count(": ") == 1 + len(heat.columns)
     assert {*get_args(Kind)} == {*MEANINGS}
+
+
+def test_a_wrong_tensor_without_a_pattern_says_whether_one_was_looked_for() -> None:
+    ids = [tensor(f"layers.{n}") for n in range(3)]
+    judgement = judged(ids, dict.fromkeys(ids, 1.0))
+    comparison = judgement.rungs[0].comparison
+    comparison.findings[1:] = [
+        msgspec.structs.replace(finding, pattern=None) for finding in comparison.findings[1:]
+    ]
+    comparison.unsought.add(ids[2])
+    table = next(p for p in panels(judgement) if p.title == "Compared tensors")
+
+    assert isinstance(table, Table)
+    assert [row[-1] for row in table.rows] == [
+        *("partial sums over tp", "no pattern fits", "not looked for")
+    ]
+
+
+def test_a_dtype_that_fails_without_an_error_has_no_ratio() -> None:
+    missing = tensor("layers.0.up", "param_grad", "weight")
+    for wrong, ratio in (({missing: None}, None), ({}, 0.1)):
+        judgement = judged(IDS, dict(wrong))
+        table = next(p for p in panels(judgement) if p.title == "Dtypes")
+        assert isinstance(table, Table)
+        assert table.rows[0][3] == ratio
 
 
 def test_the_table_says_where_patterns_are_looked_for() -> None:

@@ -6,6 +6,7 @@ They stand beside the line at fault.  Called by `judges.compare.localize.descrip
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 from pytest_trainsafe.core.code_files import relative
@@ -145,6 +146,12 @@ def copies(candidate: Trace, targets: Sequence[str]) -> Place:
     )
 
 
+def _of_size(candidate: Trace, size: int) -> str:
+    """The path of a parameter of which some rank holds `size` elements."""
+    params = (p for rank in candidate.ranks for p in rank.tensors.items() if p[0].kind == "param")
+    return next(id.path for id, event in params if math.prod(event.shape) == size)
+
+
 def summed_for_others(
     candidate: Trace, comparison: Comparison, reductions: Sequence[Reduction], targets: list[str]
 ) -> str:
@@ -165,6 +172,7 @@ def summed_for_others(
     if possible:
         least, *more = sorted(size for size in sizes if size is not None)
         said = f"gradients of {least} elements{f' and {len(more)} other sizes' if more else ''}"
+        said += f", such as that of {_of_size(candidate, least)},"
     else:
         given = given_at(candidate)
         count = len(set().union(*(given[made.site] for made in over)))

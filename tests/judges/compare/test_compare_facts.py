@@ -1,0 +1,89 @@
+"""A page says in which step a failure begins; a setting with an update's factor is its cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.finding import Finding, Located, Pattern
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judges.compare.guards.later_steps import Apart
+from pytest_trainsafe.judges.compare.ladder.facts import begins, facts_of
+from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting, of_settings
+from pytest_trainsafe.reference_models import gpt
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.program import resolve
+
+
+def wrong(step: int, kind: str = "activation", factor: float = 0.0) -> Finding:
+    where = TensorId(step, None, kind, "up", "weight")  # type: ignore[arg-type]
+    pattern = Pattern("scaled", "a multiple", cause="a factor", factor=factor) if factor else None
+    return Finding(
+        verdict="fail", judge="compare", check="norm", message="", where=where, pattern=pattern
+    )
+
+
+def facts(located: Located | None, **axes: int) -> list[tuple[str, str]]:
+    """The facts about a failure in step 1 of gpt at a Point, with a setting that differs."""
+    case = Case(Point.of(**axes), resolve(gpt.train), Settings())
+    return facts_of(case, [wrong(1)], located, [Apart("lr", "2", "1", ("up.weight",))])
+
+
+def test_the_facts_are_the_axis_the_start_what_is_at_fault_and_the_settings() -> None:
+    rows = (
+        ("faulty", "the forward of up"), ("reduced by", "one"), ("", "another"),
+        ("axis", "tp: at tp=1 the fault is gone"), ("localised", "in 3.0 s"),
+    )  # fmt: skip
+    found = facts(Located(rows), tp=2, cp=2)
+
+    assert [label for label, _ in found] == ["axis", "begins", "faulty", "reduced by", "settings"]
+    assert found[0][1] == "tp: at tp=1 the fault is gone"
+    assert found[3][1] == "one; another"
+    assert found[4][1] == "lr is 2 in the candidate and 1 in the reference, for up.weight"
+
+
+def test_without_a_localisation_only_a_single_axis_is_named() -> None:
+    assert facts(None, tp=2)[0] == ("axis", "tp, the only one of this Point")
+    assert "axis" not in dict(facts(None, tp=2, cp=2))
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ((1, 1, 2), "in step 1: every tensor of step 0 that was compared agrees"),
+        ((3,), "in step 3: every tensor of steps 0 to 2 that was compared agrees"),
+        ((0, 1), ""),
+        ((INITIAL,), ""),
+        ((2, 1), ""),
+    ],
+)
+def test_a_failure_that_begins_in_a_later_step_says_so(steps: tuple[int, ...], said: str) -> None:
+    found = [text for _, text in begins([wrong(step) for step in steps])]
+
+    assert [text.partition(",")[0] for text in found] == [said] * bool(said)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "names", "factor", "named"),
+    [
+        ("0.1", "0.05", ("up.weight",), 2.0, True),
+        ("0.1", "0.05", (), 2.0, True),
+        ("0.1", "0.05", ("down.weight",), 2.0, False),
+        ("0.1", "0.05", (), 4.0, False),
+        ("0.1", "0", (), 2.0, False),
+        ("(0.9, 0.1)", "(0.9, 0.2)", (), 2.0, False),
+    ],
+)
+def test_a_setting_is_the_cause_of_an_update_only_with_its_factor_and_its_parameter(
+    here: str, there: str, names: tuple[str, ...], factor: float, named: bool
+) -> None:
+    apart = [Apart("lr", here, there, names)]
+    update, gradient = of_settings([wrong(0, "update", factor), wrong(0, "main_grad", 2.0)], apart)
+
+    assert update.pattern is not None
+    assert gradient.pattern is not None
+    assert is_setting(update.pattern) == named
+    if named:
+        assert update.pattern.cause == "the optimizer's setting lr is 0.1, in the reference 0.05"
+    assert gradient.pattern.cause == "a factor"

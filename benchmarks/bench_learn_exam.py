@@ -328,7 +328,7 @@ def main() -> None:
     torch.set_num_threads(1)
     facts = machine()
     cases, healthy = SETS[asked.set]
-    every = [*cases, *healthy]
+    every: list[Case | Program] = [*cases, *healthy]
     if asked.half is not None:
         cases, healthy = _half(asked.half, cases, healthy)
     if asked.other_half is not None:

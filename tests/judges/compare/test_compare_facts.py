@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_trainsafe.config.settings import Settings
@@ -24,7 +26,7 @@ def wrong(step: int, kind: str = "activation", factor: float = 0.0) -> Finding:
     )
 
 
-def facts(located: Located | None, **axes: int) -> list[tuple[str, str]]:
+def facts(located: Located | None, **axes: Any) -> list[tuple[str, str]]:
     """The facts about a failure in step 1 of gpt at a Point, with a setting that differs."""
     case = Case(Point.of(**axes), resolve(gpt.train), Settings())
     return facts_of(case, [wrong(1)], located, [Apart("lr", "2", "1", ("up.weight",))])

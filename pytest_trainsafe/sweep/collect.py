@@ -203,7 +203,9 @@ def _complaint(
             return (
                 f"{OPTION}: no collected trainsafe test declares the axis {shown(name)}"
                 f"{nearest(name, {*declared, *AXES} - {name})}\n"
-                f"  declared axes: {listing(declared) or 'none'}"
+                f"  declared axes: {listing(declared) or 'none'}\n"
+                f"  a sweep gives other values to axes of markers: add {name}=[...] to one"
+                f"{_OF_DTYPES if name == 'dtype' else ''}"
             )
     if found and all(cell.invalid for cell in found):
         reasons = list(dict.fromkeys(f"\n  {cell.case.point}: {cell.invalid}" for cell in found))

@@ -284,7 +284,7 @@ def test_bug(candidate_trace, reference_trace):
     assert (finding.pattern.name, finding.pattern.axis) == ("partial sum", "tp")
     assert finding.pattern.text.endswith("rank0 + rank1 equals the reference (exactly)")
     assert finding.allowed == 0
-    assert "not localised" in str(caught.value)
+    assert "look at       program.py:" in str(caught.value)
 """
 
 

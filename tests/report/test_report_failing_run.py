@@ -62,7 +62,7 @@ def test_a_failing_run_reports_its_cause_in_terminal_github_and_junit_file(
     shared_fork_server: None,
 ) -> None:
     pytester.makepyfile(model=MODEL, test_run=TESTS)
-    pytester.makeconftest("from pytest_trainsafe.report.run import live\n\nlive.PLAIN = 0.2")
+    pytester.makeconftest("from pytest_trainsafe.report.run import live\n\nlive.PLAIN = 0.01")
     summary = pytester.path / "summary.md"
     summary.write_text("of another command\n")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")

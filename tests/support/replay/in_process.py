@@ -26,6 +26,7 @@ class RunsHere:
         self._train, self._folder = train, folder
         self._made: dict[RunSpec, Path] = {}
         self.notes: dict[str, None] = {}
+        self.publish = None
 
     def start(self, spec: RunSpec) -> None:
         """Do nothing: a Run is made only in `get`."""

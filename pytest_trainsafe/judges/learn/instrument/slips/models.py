@@ -128,7 +128,7 @@ class Models(Watcher):
                     self.training.slip("frozen-norm-learns", f"{_name(module)} of {_name(model)}")
                     break
         layers = (each for each in model.modules() if isinstance(each, nn.Embedding | nn.Linear))
-        weights = tuple(id(each._parameters.get("weight")) for each in layers)
+        weights = tuple(id(own_parameters(each).get("weight")) for each in layers)
         if self._weights.get(model) != weights:  # also if a resize has replaced layers
             self._weights[model] = weights
             self._untied(model)

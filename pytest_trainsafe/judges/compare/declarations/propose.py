@@ -33,7 +33,10 @@ from pytest_trainsafe.judges.compare.declarations.suggest import (
     place_of,
     wanted,
 )
-from pytest_trainsafe.judges.compare.declarations.undecided import is_reduced, undecided
+from pytest_trainsafe.judges.compare.declarations.undecided import (
+    reduced_parameters,
+    undecided,
+)
 from pytest_trainsafe.judges.compare.declarations.unfit import unfit
 from pytest_trainsafe.judges.compare.explain.numbering import shares_batches
 from pytest_trainsafe.judges.compare.rung import RungTraces
@@ -119,7 +122,12 @@ def propose(
         left = next((f for f in comparison.findings if f.verdict == "fail"), None)
     kept = list(needs.values())
     if left is not None:
-        kept = [need for need in kept if not need.sums or is_reduced(rung, comparison, need)]
+        reduced = reduced_parameters(rung, comparison)
+        kept = [
+            need
+            for need in kept
+            if not need.sums or (need.section == "parameters" and need.name in reduced)
+        ]
     shaped = _shaped(rung, first)
     if shaped or averaged is not None:
         unexplained = ""  # the values are those of other elements, or a proposal fits

@@ -23,32 +23,27 @@ _DATA = frozenset({"dp", "cp", "ep"})
 
 def undecided(rung: RungTraces, needs: Iterable[MissingLayout]) -> tuple[MissingLayout, ...]:
     """Those of the found layouts that a missing reduction would explain as well."""
-    return tuple(need for need in needs if need.sums and not _is_confirmed(rung, need))
-
-
-def _is_confirmed(rung: RungTraces, need: MissingLayout) -> bool:
-    if need.section == "loss":
-        role = rung.candidate.sizes.mesh.role
-        return {role(axis) for axis in summed(need)} <= _DATA
-    if need.section != "modules" or is_gradient_place(need.place):
-        return True
+    role = rung.candidate.sizes.mesh.role
     # A gradient comes back to each tensor from which the loss is computed.
-    return any(
-        (id.kind, id.module, id.name) == ("activation_grad", need.name, need.place)
-        for id in rung.reference.ids()
-    )
+    used = {(id.module, id.name) for id in rung.reference.ids() if id.kind == "activation_grad"}
+
+    def is_confirmed(need: MissingLayout) -> bool:
+        if need.section == "loss":
+            return {role(axis) for axis in summed(need)} <= _DATA
+        if need.section != "modules" or is_gradient_place(need.place):
+            return True
+        return (need.name, need.place) in used
+
+    return tuple(need for need in needs if need.sums and not is_confirmed(need))
 
 
-def is_reduced(rung: RungTraces, comparison: Comparison, need: MissingLayout) -> bool:
-    """Whether the gradients of a parameter that are terms of a sum make a right gradient.
+def reduced_parameters(rung: RungTraces, comparison: Comparison) -> frozenset[str]:
+    """The parameters whose gradients are right after the reduction.
 
     `comparison` is that of the candidate with the found layouts.
     """
-    if need.section != "parameters":
-        return False
     wrong = {f.where.path for f in comparison.findings if f.verdict == "fail" and f.where}
-    reduced = {id.path for id in rung.candidate.ids() if id.kind == "main_grad"}
-    return need.name in reduced - wrong
+    return frozenset(id.path for id in rung.candidate.ids() if id.kind == "main_grad") - wrong
 
 
 def summed(need: MissingLayout) -> tuple[str, ...]:
@@ -66,7 +61,8 @@ def alternative(needs: Iterable[MissingLayout]) -> str:
             f"a reduction over {axes} is missing where the reported loss is computed: these ranks "
             "have the same samples, but report different losses"
         )
+    these = "this output" if len(of_modules) == 1 else "these outputs"
     return (
         f"a reduction over {axes} is missing in {name_list(of_modules, 'tensor')}; the loss is not "
-        "computed from this output, so no later tensor shows which is true"
+        f"computed from {these}, so no later tensor shows which is true"
     )

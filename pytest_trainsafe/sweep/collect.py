@@ -200,12 +200,13 @@ def _complaint(
     declared += [axis for item in items for axis in fuzzed_axes(item) if axis not in declared]
     for name, _ in settings.sweep:
         if name not in declared:
+            of_all = ", or choose the dtypes of all tests with --trainsafe-dtype"
             return (
                 f"{OPTION}: no collected trainsafe test declares the axis {shown(name)}"
                 f"{nearest(name, {*declared, *AXES} - {name})}\n"
                 f"  declared axes: {listing(declared) or 'none'}\n"
                 f"  a sweep gives other values to axes of markers: add {name}=[...] to one"
-                f"{_OF_DTYPES if name == 'dtype' else ''}"
+                f"{of_all if name == 'dtype' else ''}"
             )
     if found and all(cell.invalid for cell in found):
         reasons = list(dict.fromkeys(f"\n  {cell.case.point}: {cell.invalid}" for cell in found))
@@ -214,10 +215,6 @@ def _complaint(
         rest = f"\n  and {more} more" if more > 0 else ""
         return f"the command line leaves no valid point in any collected test:{first}{rest}"
     return None
-
-
-#: What else there is for the axis dtype.
-_OF_DTYPES = ", or choose the dtypes of all tests with --trainsafe-dtype"
 
 
 def cover_complaint(strength: int, found: Sequence[Cell]) -> str | None:

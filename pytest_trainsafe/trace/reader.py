@@ -205,7 +205,7 @@ class Trace:
     @property
     def numbers(self) -> Arithmetic:
         """The arithmetic of the rung at which the Run was recorded."""
-        if self._numbers is None:  # a rung of a wing's is found by its import path each time
+        if self._numbers is None:  # each look-up imports the arithmetic of a rung by its path
             self._numbers = rung_named(self.manifest.dtype).arithmetic
         return self._numbers
 

@@ -1,4 +1,4 @@
-"""Finds the parameters that no optimizer holds, and the lines that change them, or buffers.
+"""Finds the parameters that no optimizer holds, and the lines that change these or buffers.
 
 An average of the weights or a teacher is watched beside the model, and changes by the program's own
 code, as does a buffer that no forward changes, such as the bias of a router.  Which parameters

@@ -159,9 +159,10 @@ def _of_test(nodeid: str, test: _Test) -> list[Outcome]:
 
 
 def _joined(made: Sequence[Outcome]) -> list[Outcome]:
-    """The Outcomes of one test; an assertion that compared no tensor has one only by itself.
+    """The Outcomes of one test, in which assertions on one Point share one.
 
-    If the test also compared the Point, that Outcome has the worse of the two verdicts.
+    The Outcome of an assertion that compared no tensor is joined with that of the Point's
+    comparison, if there is one: the worse verdict is kept.
     """
     rows = [outcome for outcome in made if outcome.tensors]
     for outcome in (each for each in made if not each.tensors):

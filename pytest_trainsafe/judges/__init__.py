@@ -4,6 +4,7 @@ contract    the interface of a judge and of its result
 registry    the built-in judges and those that a project registers
 arguments   checks the arguments of assertions
 loosen      tolerances that a test multiplies, with its reason
+one_thread  limits torch to one thread
 alone       asks one judge about the Runs of a fixture
 joint       combines the judgements of a test into one verdict
 joint_text  the report of a test with several judges

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from pytest_trainsafe.arithmetic import Numbers, packing
+from pytest_trainsafe.judges.one_thread import one_thread
 from pytest_trainsafe.judges.refine.errors import CannotSayError, InputRelationError
 from pytest_trainsafe.judges.refine.evaluate.lockstep import Tensors
-from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated, one_thread
+from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated
 from pytest_trainsafe.judges.refine.graphs.graph import GETITEM, Graph, Node
 from pytest_trainsafe.judges.refine.mesh import RankMesh
 from pytest_trainsafe.judges.refine.problem.expected import Expected, expectations

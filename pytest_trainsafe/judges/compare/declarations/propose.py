@@ -144,8 +144,10 @@ def propose(
         return result
 
     open_ones = undecided(rung, kept)
+    settled = [need for need in (*kept, *shaped) if need not in open_ones]
+    whole = declared([*kept, *shaped])
     return Proposal(
-        declared([*kept, *shaped]),
+        whole,
         len(kept) + (averaged.tensors if averaged is not None else 0),
         left,
         len(needs) - len(kept),
@@ -158,7 +160,7 @@ def propose(
         (adopted, comparison) if left is not None else None,
         tuple(needs.values()),
         open_ones,
-        declared([need for need in (*kept, *shaped) if need not in open_ones]),
+        declared(settled) if open_ones else whole,
     )
 
 

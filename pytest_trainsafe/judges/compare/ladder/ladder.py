@@ -5,15 +5,13 @@ Each dtype is a rung.  float64 comes first: its rounding errors are too small to
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 
 from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.annotations.write import write_annotations
@@ -43,6 +41,7 @@ from pytest_trainsafe.judges.compare.ladder.summary import point_summary
 from pytest_trainsafe.judges.compare.rerecord import tensors_to_record
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.loosen import Loosen, require_used
+from pytest_trainsafe.judges.one_thread import one_thread
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised, reason
 from pytest_trainsafe.report.sections import collecting
@@ -147,7 +146,7 @@ class _Ladder:
             rung, comparison, dtype, reference, lambda again: self._compare(again, screened)
         )
         if comparison.failed:
-            with _one_thread():
+            with one_thread():
                 comparison = led_by_setup(rung, with_factor(rung, comparison))
         unsteady = not_deterministic(rung, comparison, dtype, reference)
         if unsteady is not None and not is_accepted(unsteady.check, self.accepted):
@@ -192,7 +191,7 @@ class _Ladder:
         if whole is not None:
             rung, comparison = whole, _compare(whole, self.loosen)
         wrong = proposal = means = None
-        with _one_thread():
+        with one_thread():
             if averaged:
                 means = misaveraged(rung, comparison, self.loosen)
             if unfit:
@@ -235,7 +234,7 @@ class _Ladder:
         """The values of the first wrong tensors, taken while traces exist, if a page is made."""
         if not collecting() or self._rung is None:
             return ()
-        with _one_thread():
+        with one_thread():
             return pictures_of(self._rung, self.judged[-1].comparison.findings)
 
     def summary(self, judgement: LadderJudgement) -> PointSummary:
@@ -288,7 +287,7 @@ def _localize(
 ) -> Located | None:
     from pytest_trainsafe.judges.compare.localize.search import localize_rung
 
-    with _one_thread():
+    with one_thread():
         return localize_rung(candidate, reference, rung, failed)
 
 
@@ -353,11 +352,11 @@ def judge_pair(
     unmeasured = {"measured"} if rung.perturbed is None and rung.shadow is None else set()
     comparison = _compare(rung, loosen)
     if comparison.failed:
-        with _one_thread():
+        with one_thread():
             comparison = led_by_setup(rung, with_factor(rung, comparison))
     judged = _judged(dtype, rung, comparison, {*accept, *unmeasured}, None)
     if comparison.failed and has_missing(rung, comparison):
-        with _one_thread():
+        with one_thread():
             proposal = propose(rung, comparison, loosen)
         if proposal is not None:
             judged.advice = Advice(proposal=proposal)
@@ -375,22 +374,11 @@ def _of_dtype(trace: Trace, dtype: str, role: str) -> Trace:
     return trace
 
 
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Limit torch to one thread: tensors are small, and idle threads would slow down the ranks."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _compare(
     rung: RungTraces, loosen: Sequence[Loosen], screened: Comparison | None = None
 ) -> Comparison:
     require_used(loosen, rung.reference.ids())
-    with _one_thread():
+    with one_thread():
         return compare(rung, loosen, screened)
 
 
@@ -424,7 +412,7 @@ def _rest(dtype: str, proposal: Proposal | None, accepted: set[str]) -> RungJudg
     if proposal is None or proposal.rest is None or proposal.settles or not proposal.leads:
         return None
     rung, comparison = proposal.rest
-    with _one_thread():
+    with one_thread():
         comparison = with_factor(rung, comparison)
     return _judged(dtype, rung, comparison, accepted, None)
 

@@ -19,7 +19,7 @@ from pytest_trainsafe.judges.learn.check.verifier import (
     Verifier,
     watches_of,
 )
-from pytest_trainsafe.judges.learn.columns.frame import Frame, Records
+from pytest_trainsafe.judges.learn.columns.frame import Frame, Ints, Records
 from pytest_trainsafe.judges.learn.columns.light import light_call, light_change
 from pytest_trainsafe.judges.learn.events.table import replay
 from pytest_trainsafe.judges.learn.invariant import Hypothesis
@@ -124,11 +124,13 @@ class Judged:
     """Receives the examples that a relation finds, and judges them.
 
     Several invariants may share a claim.  Each has a Watch in `watches`, which judges those
-    examples of the claim to which its invariant applies.
+    examples of the claim to which its invariant applies.  With a `step`, only its examples count.
     """
 
-    def __init__(self, watches: Mapping[Hypothesis, Sequence[Watch]]) -> None:
-        self._watches = watches
+    def __init__(
+        self, watches: Mapping[Hypothesis, Sequence[Watch]], *, step: int | None = None
+    ) -> None:
+        self._watches, self._step = watches, step
 
     def add(
         self,
@@ -138,6 +140,8 @@ class Judged:
         where: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         every = np.ones(len(passed), bool) if where is None else where
+        if self._step is not None:
+            every = every & (_steps(records) == self._step)
         for watch in self._watches[claim]:
             applies = np.array([watch.applies(each) for each in records.features], bool)
             chosen = every & applies[records.codes] if len(applies) else every
@@ -175,6 +179,14 @@ def _record(records: Records, at: int) -> tuple[Record, str, int]:
         detail = f"rank {frame.table.rank} has {quote(other)}"
     made = _light(records.frame, int(records.rows[at]), records.of_calls)
     return made, detail, records.frame.table.rank
+
+
+def _steps(records: Records) -> Ints:
+    """The step in which each record was made."""
+    frame = records.frame
+    assert frame is not None
+    columns = frame.calls if records.of_calls else frame.changes
+    return frame.steps_of(columns["meta"][records.rows])
 
 
 def _light(frame: Frame, row: int, of_calls: bool) -> Record:

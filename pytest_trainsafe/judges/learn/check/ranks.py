@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from pytest_trainsafe.errors import TraceError
 from pytest_trainsafe.judges.learn.check.checker import name_of, variable_of
 from pytest_trainsafe.judges.learn.check.offline import Judged
 from pytest_trainsafe.judges.learn.check.verifier import CONFIDENCE, watches_of
-from pytest_trainsafe.judges.learn.columns.frame import Frame, Records
+from pytest_trainsafe.judges.learn.columns.frame import Frame
 from pytest_trainsafe.judges.learn.columns.ranks import blocks
 from pytest_trainsafe.judges.learn.events.events import Call, Change
 from pytest_trainsafe.judges.learn.events.file import TableWriter, read_table
@@ -134,32 +131,11 @@ class RanksVerifier:
             return
         last = common[0][-1][1]
         for name, claims in self._claims.items():
-            judged = _Late(claims, last) if self._judged else Judged(claims)
+            judged = Judged(claims, step=last if self._judged else None)
             self._relations[name].examples(frames, list(claims), judged)
         found, self._found[:] = sorted(self._found, key=lambda each: each.step or 0), ()
         for violation in found:
             self._report(violation)
-
-
-class _Late(Judged):
-    """Judges the examples of one step."""
-
-    def __init__(self, watches: Mapping[Hypothesis, Sequence[Watch]], step: int) -> None:
-        super().__init__(watches)
-        self._step = step
-
-    def add(
-        self,
-        claim: Hypothesis,
-        records: Records,
-        passed: npt.NDArray[np.bool_],
-        where: npt.NDArray[np.bool_] | None = None,
-    ) -> None:
-        frame = records.frame
-        assert frame is not None
-        columns = frame.calls if records.of_calls else frame.changes
-        late = frame.steps_of(columns["meta"][records.rows]) == self._step
-        super().add(claim, records, passed, late if where is None else where & late)
 
 
 class _Window:

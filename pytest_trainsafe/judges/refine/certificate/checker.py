@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 
 from pytest_trainsafe.core.untrusted import shown
+from pytest_trainsafe.judges.one_thread import one_thread
 from pytest_trainsafe.judges.refine.certificate.content import Certificate
 from pytest_trainsafe.judges.refine.errors import (
     CannotSayError,
@@ -21,7 +22,7 @@ from pytest_trainsafe.judges.refine.errors import (
     GraphError,
     InputRelationError,
 )
-from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated, one_thread
+from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated
 from pytest_trainsafe.judges.refine.graphs.graph import Graph, Node
 from pytest_trainsafe.judges.refine.mesh import RankMesh
 from pytest_trainsafe.judges.refine.problem.problem import Problem

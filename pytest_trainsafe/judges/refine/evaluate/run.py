@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,17 +22,6 @@ from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.relations.cut import cut
 
 _ALONE = RankMesh({})
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch computes with one thread: for small tensors, more cost time on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)

@@ -101,8 +101,14 @@ function facts(rows) {
 const command = (text) => h("code", {class: "command"}, text);
 
 // A group of options of which one is chosen.
+// The end of a name, which tells choices apart.  A browser measures each of a list anew.
+function ending(text, most = 80) {
+  const characters = [...String(text)];
+  return characters.length > most ? `…${characters.slice(1 - most).join("")}` : text;
+}
+
 function choice(label, options, chosen, onchange) {
   const select = h("select", {onchange: (event) => onchange(event.target.value)},
-    options.map(([value, text]) => h("option", {value, selected: value === chosen}, text)));
+    options.map(([value, text]) => h("option", {value, selected: value === chosen}, ending(text))));
   return h("label", {class: "choice"}, h("span", {}, label), select);
 }

@@ -116,16 +116,21 @@ function matrix() {
     axis !== state.y).map(([axis, values]) => choice(axis, [["", "all"],
     ...values.map((value) => [value, value || "–"])], state.filters[axis] || "",
   (value) => { state.filters[axis] = value; drawSweep(); }));
-  const tests = [...new Set(data.entries.map(testOf))];
-  const test = tests.length > 1 ? choice("test", tests.map((each) => [each, `${mixed(each)} ${each}`]),
-    state.test, (value) => {
-      current.stays = true;
-      goTo({point: worstPoint(value).key});
-    }) : h("p", {class: "file"}, path(state.test));
-  return [h("div", {class: "controls tests"}, test),
+  return [
     axes.some(([, values]) => values.length > 1) ? h("div", {class: "controls"}, pick("columns", "x", "y"), pick("rows", "y", "x"),
       filters) : null,
     scrolled(table, "Sweep")];
+}
+
+// The name of the test, or a list if there are several.
+function testChoice() {
+  const tests = [...new Set(data.entries.map(testOf))];
+  if (tests.length < 2) return h("p", {class: "file"}, path(state.test));
+  return choice("test", tests.map((each) => [each, `${mixed(each)} ${each}`]), state.test,
+    (value) => {
+      current.stays = true;
+      goTo({point: worstPoint(value).key});
+    });
 }
 
 // The first Point of a test that has the test's worst verdict.
@@ -189,7 +194,14 @@ const shortName = (entry) => entry.outcome.point || (entry.outcome.nodeid.match(
 function drawSweep() {
   const focused = document.activeElement?.closest?.("label")?.textContent;
   const nav = document.getElementById("sweep");
-  nav.replaceChildren(...[matrix(), familyList(), pointList()].flat().filter(Boolean));
+  if (!nav.childElementCount) {  // tests and causes stay: a browser would measure each anew
+    nav.append(h("div", {class: "controls tests"}, testChoice()), h("div"),
+      h("div", {}, familyList()), h("div"));
+  }
+  const [test, points, , list] = nav.children;
+  if (test.querySelector("select")) test.querySelector("select").value = state.test;
+  points.replaceChildren(...matrix().filter(Boolean));
+  list.replaceChildren(...pointList().filter(Boolean));
   if (focused) {
     [...nav.querySelectorAll("label")].find((each) => each.textContent === focused)
       ?.querySelector("select")?.focus();

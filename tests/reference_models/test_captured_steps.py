@@ -84,6 +84,7 @@ def test_a_whole_step_is_proved_and_without_one_reduction_refuted(step):
     assert isinstance(prove(mutated(step, skipped, [0, 1])), Refutation)
 
 
+@pytest.mark.slow
 def test_no_mutation_of_a_step_is_certified_that_computes_otherwise(step):
     chance = random.Random(39)
     outcomes = set()

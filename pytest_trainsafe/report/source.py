@@ -63,6 +63,37 @@ def code_at(place: str, title: str, note: str = "", methods: Sequence[str] = ())
     )
 
 
+def called_at(place: str) -> list[str]:
+    """The "file:line" of each function of the same file that the statement at a place calls.
+
+    [] for a place that cannot be read, or that begins a function or a class.
+    """
+    path, _, digits = place.rpartition(":")
+    try:
+        tree = ast.parse(read_file(Path(path), max_bytes=_PARSED))
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return []
+    line = int(digits) if digits.isdecimal() else 0
+    around = (each for each in ast.walk(tree) if isinstance(each, ast.stmt))
+    around = (each for each in around if each.lineno <= line <= (each.end_lineno or 0))
+    statement = max(around, key=lambda each: (each.lineno, each.col_offset), default=None)
+    if statement is None or isinstance(statement, _Function | ast.ClassDef):
+        return []
+    calls = (each.func for each in ast.walk(statement) if isinstance(each, ast.Call))
+    names = {each.id if isinstance(each, ast.Name) else _own_method(each) for each in calls}
+    return [
+        f"{path}:{each.lineno}"
+        for each in _definitions(tree)
+        if isinstance(each, _Function) and each.name in names and each.lineno != line
+    ]
+
+
+def _own_method(called: ast.expr) -> str:
+    """The name of a method that is called of `self`, or ""."""
+    own = isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name)
+    return called.attr if own and called.value.id == "self" else ""  # type: ignore[attr-defined]
+
+
 def _function(content: bytes, at: int, methods: Sequence[str]) -> _Function | None:
     """The function that begins at a line, or the method of the class that begins there."""
     if len(content) > _PARSED:

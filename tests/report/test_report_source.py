@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trainsafe.report.source import AROUND, MOST_LINES, code_at
+from pytest_trainsafe.report.source import AROUND, MOST_LINES, called_at, code_at
 
 MODULE = '''import torch
 
@@ -104,3 +104,40 @@ def test_a_long_function_is_cut_and_a_file_that_cannot_be_parsed_has_its_lines(
     assert len(shown.lines) == AROUND + 1
     path.write_text("(" * 50_000)
     assert code_at(f"{path}:1", "Source") is not None
+
+
+CALLING = """
+def whole(layers):
+    return layers
+
+
+class Model:
+    def __init__(self):
+        self.stages = [
+            Stage(part(n), self.named(n)) for n in range(2)
+        ]
+        self.size = 1
+
+    def named(self, n):
+        return n
+
+
+def part(n):
+    return n
+"""
+
+
+def test_the_functions_of_a_file_that_a_statement_calls_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "calling.py"
+    path.write_text(CALLING)
+    lines = CALLING.splitlines()
+    called = [
+        f"{path}:{lines.index(each) + 1}" for each in ("def part(n):", "    def named(self, n):")
+    ]
+
+    for at in (8, 9, 10):
+        assert called_at(f"{path}:{at}") == called
+    for at in ("11", "2", "6", "99", "x"):
+        assert called_at(f"{path}:{at}") == []
+    assert called_at("") == []
+    assert called_at("no/such/file.py:1") == []

@@ -22,6 +22,7 @@ from pytest_trainsafe.judges.compare.patterns.partial_sum import names_axis
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.tensor import TensorJudgement, judge_tensor
+from pytest_trainsafe.trace.facts import CollectiveEvent
 
 #: The pattern of replicas that are all correct.
 ROUNDED_APART = Pattern(
@@ -116,6 +117,7 @@ def _wrong(
         parameters=_parameters(rung, id),
         only=_only_axis(rung),
         computed=_computed(rung, id),
+        summed=_summed(rung, id),
         numbers=rung.numbers,
     )
 
@@ -212,6 +214,22 @@ def _computed(rung: RungTraces, id: TensorId) -> dict[int, frozenset[int]]:
         )
         for rank in rung.candidate.ranks
     }
+
+
+def _summed(rung: RungTraces, id: TensorId) -> frozenset[str]:
+    """The axes over which collectives sum or average a gradient that they were given by its name.
+
+    The gradient is that of a step, after all reductions; for any other tensor there are none.
+    """
+    if id.kind not in ("main_grad", "unclipped_grad"):
+        return frozenset()
+    found: set[str] = set()
+    for rank in rung.candidate.ranks:
+        for call in rank.events_of(CollectiveEvent):
+            if call.name == f"{id.path}.grad" and call.reduce in ("SUM", "AVG"):
+                places = [rung.candidate.point.coordinates(each) for each in call.ranks]
+                found |= {a for a in places[0] if len({place[a] for place in places}) > 1}
+    return frozenset(found)
 
 
 def _finite(rung: RungTraces, id: TensorId) -> torch.Tensor | None:

@@ -1,8 +1,10 @@
 """The comparison's panels: which tensors were compared, how large errors are, where they start.
 
-dataflow  the modules in order, forward and backward; errors layer by layer and kind by kind
-source    the lines of the code at fault, and of the other places that its description names
-tensors   every compared tensor, and every dtype
+collectives  the lines that call collectives, with the axes that these act over
+dataflow     the modules in order, forward and backward; errors layer by layer and kind by kind
+source       the lines of the code at fault, and of the other places that its description names
+stages       the modules and the ranks of each stage of a pipeline
+tensors      every compared tensor, and every dtype
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def panels(judgement: LadderJudgement) -> Sequence[Panel]:
     failing = [f for f in shown.comparison.findings if f.verdict == "fail"]
     compared = Compared.of(shown)
     code = source(judgement.located, failing, shown.explained)
-    made = [dataflow(compared), *code, kinds(compared), *curves(compared)]
+    made = [dataflow(compared), *code, *judgement.placed, kinds(compared), *curves(compared)]
     made += [*judgement.pictures, dtypes(judgement.rungs), tensors(compared)]
     return [panel for panel in made if panel is not None]
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting
 from pytest_trainsafe.report.panels import Code
-from pytest_trainsafe.report.source import code_at
+from pytest_trainsafe.report.source import called_at, code_at
 
 #: The most places that are shown.
 MOST_PLACES = 5
 
 _PLACE = re.compile(r"(?<!\S)([^\s:]+\.py:\d{1,7})\b")
 
-#: The title of the most telling place.
-FIRST = "Source: look here first"
+#: The most functions that the most telling line calls.
+MOST_CALLED = 2
+
+#: The titles of the most telling place, and of the functions that it calls.
+FIRST, CALLED = "Source: look here first", "Source: a function that this line calls"
 
 #: Clauses that name a more telling place than the class at fault, by the phase.
 _TELLING = {
@@ -70,12 +74,20 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
             constructor = code_at(place, "Source: its constructor", clause, ("__init__",))
             if constructor is not None and _defined(constructor) and not _has(code, constructor):
                 made.append(constructor)
+    made += _called(made[0], places) if made else []
     placeless = [] if located is None else _placeless(located.what)
     more = [clause for clause in dict.fromkeys((*placeless, *unsaid)) if clause not in said]
     if made and more:
         note = "; ".join(filter(None, (made[0].note, *more)))
         made[0] = msgspec.structs.replace(made[0], note=note)
     return made[:MOST_PLACES]
+
+
+def _called(first: Code, places: Iterable[str]) -> list[Code]:
+    """The functions of the same file that the most telling line calls, unless it defines one."""
+    place = next((each for each in places if relative(each) == first.file), "")
+    found = (code_at(each, CALLED) for each in called_at(place))
+    return [each for each in found if each is not None and not _has(first, each)][:MOST_CALLED]
 
 
 def _defined(constructor: Code) -> bool:

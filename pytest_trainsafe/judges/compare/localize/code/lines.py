@@ -93,7 +93,7 @@ def of_loss(candidate: Trace, start: Place, agreed: str = "") -> Place:
     lines = [] if found is None else [line for line in (found.at, *found.of) if own(line)]
     if not lines:
         return start
-    if later := [line for line in lines if _follows(line, agreed)]:
+    if later := [line for line in lines if follows(line, agreed)]:
         line, others = later[-1], [line for line in lines if line != later[-1]]
     else:
         line, *others = [line for line in lines if line != backward] or lines
@@ -106,7 +106,7 @@ def of_loss(candidate: Trace, start: Place, agreed: str = "") -> Place:
     return line, f"{what}; the backward starts at {relative(backward)}"
 
 
-def _follows(line: str, other: str) -> bool:
+def follows(line: str, other: str) -> bool:
     """Whether a line stands below another one in the same file."""
     file, _, number = line.rpartition(":")
     return file == other.rpartition(":")[0] and int(number) > int(other.rpartition(":")[2])

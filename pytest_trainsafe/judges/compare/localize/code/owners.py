@@ -13,7 +13,7 @@ from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault
-from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, apart, own
+from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, apart, follows, own
 from pytest_trainsafe.judges.compare.localize.gradients import (
     adds_up,
     given_at,
@@ -114,6 +114,23 @@ def common_class(modules: Mapping[str, ModuleEvent], targets: Collection[str], s
     ((cls, line),) = found
     its = "its module" if len(targets) == 1 else "their modules"
     return apart(f"; the class of {its}, {cls}, is at {relative(line)}", line, source)
+
+
+def set_up_after(candidate: Trace, targets: Collection[str], line: str) -> str:
+    """A clause on the one line below `line` that puts the modules of `targets` into the model.
+
+    `targets` are paths of parameters; "" if their modules are put there at another place.
+    """
+    modules = {path.rpartition(".")[0] for path in targets}
+    placed = {each.module: each.at for rank in candidate.ranks for each in rank.events_of(SetUp)}
+    lines = {placed.get(module, "") for module in modules}
+    if len(lines) != 1:
+        return ""
+    (at,) = lines
+    if not at or not follows(at, line):
+        return ""
+    are = "is" if len(modules) == 1 else "are"
+    return f"; {' and '.join(sorted(modules))} {are} set up after that, at {relative(at)}"
 
 
 def copies(candidate: Trace, targets: Sequence[str]) -> Place:

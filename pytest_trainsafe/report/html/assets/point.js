@@ -38,19 +38,15 @@ function answersOf(entry) {
     ["pattern", patternOf(first)],
     ["so", first.cause ? name(first.cause, "said") : ""],
     ...factsOf(first).filter(([label]) => BESIDE.includes(label)),
+    ["reason", !first.where && outcome.reason && !outcome.line.includes(
+      outcome.reason.slice(0, 40)) ? name(outcome.reason, "said") : ""],
     ["look at", first.source ? lookAt(entry) : ""],
   ];
 }
 
 // The other facts about what is wrong.
-function detailsOf({outcome}) {
-  const {first} = outcome;
-  return [
-    ...factsOf(first).filter(([label]) => !BESIDE.includes(label)),
-    ["reason", !first.where && outcome.reason && !outcome.line.includes(
-      outcome.reason.slice(0, 40)) ? name(outcome.reason, "said") : ""],
-  ];
-}
+const detailsOf = ({outcome}) =>
+  factsOf(outcome.first).filter(([label]) => !BESIDE.includes(label));
 
 // The facts that stand beside the answers.
 const BESIDE = ["axis", "stage", "begins", "settings"];

@@ -9,11 +9,14 @@ from typing import NamedTuple
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.report.panels import Table
 from pytest_trainsafe.report.sections import label
-from pytest_trainsafe.trace.facts import CollectiveEvent
+from pytest_trainsafe.trace.facts import CollectiveEvent, Reduction
 from pytest_trainsafe.trace.reader import Trace
 
 #: The most lines, and the most names of tensors of one line, that are listed.
 MOST_LINES, MOST_NAMES = 40, 3
+
+#: What a step does after its micro-batches: it reduces gradients and steps the optimizer.
+REST = "rest of the step"
 
 
 class _Line(NamedTuple):
@@ -26,10 +29,13 @@ class _Line(NamedTuple):
 def collectives(candidate: Trace) -> Table | None:
     """Each line that calls a collective in a step: the call, the axes, when, of what, how often.
 
+    A line that reduces gradients for other files has the lines there that call it.
+
     None if no rank calls one.
     """
     calls: Counter[_Line] = Counter()
     names: dict[_Line, dict[str, None]] = {}
+    callers: dict[tuple[str, str, str], dict[str, None]] = {}
     for rank in candidate.ranks:
         own: Counter[_Line] = Counter()
         for event in rank.events_of(CollectiveEvent):
@@ -46,6 +52,10 @@ def collectives(candidate: Trace) -> Table | None:
             if event.name:
                 names[line][event.name] = None
         calls |= own  # the most of any rank
+        for made in rank.events_of(Reduction):
+            if made.caller:
+                key = relative(made.site), made.call, " and ".join(made.axes)
+                callers.setdefault(key, {})[relative(made.caller)] = None
     if not calls:
         return None
     listed = [*names][:MOST_LINES]
@@ -53,9 +63,15 @@ def collectives(candidate: Trace) -> Table | None:
     note = "in all steps; how often: on the rank that calls it most"
     return Table(
         title="Collectives of the steps",
-        columns=("line", "call", "over", "during", "of", "how often"),
+        columns=("line", "call", "over", "during", "of", "called at", "how often"),
         rows=tuple(
-            (*map(label, line), label(_listed([*names[line]])), calls[line]) for line in listed
+            (
+                *map(label, line),
+                label(_listed([*names[line]])),
+                label(_listed([*callers.get(line[:3], ())])) if line.during == REST else "",
+                calls[line],
+            )
+            for line in listed
         ),
         note=f"{note}; {left} more lines are left out" if left else note,
     )
@@ -75,7 +91,7 @@ def axes_of(trace: Trace, ranks: Sequence[int]) -> str:
 def _during(event: CollectiveEvent) -> str:
     if event.backward:
         return "backward"
-    return "forward" if event.microbatch is not None else "rest of the step"
+    return "forward" if event.microbatch is not None else REST
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -30,22 +30,24 @@ def stages(candidate: Trace, reference: Trace) -> Table | None:
     for stage, modules in held.items():
         for module in modules:
             on[module].add(stage)
-    known = {name for rank in reference.ranks for name in rank.modules if name}
+    known = [name for rank in reference.ranks[:1] for name in rank.modules if name]
+    order = [*dict.fromkeys((*known, *on))]
     rows, several = [], set[str]()
     for stage, modules in held.items():
         # A container that every stage has is cut: its parts say what this one has.
         own = {name for name in modules if len(on[name]) < len(held) or _is_leaf(name, on)}
-        several |= {name for name in _outermost(own) if len(on[name]) > 1}
+        outermost = _outermost([name for name in order if name in own])
+        several |= {name for name in outermost if len(on[name]) > 1}
         ranks = [each.rank for each in candidate.ranks if each.coordinates["pp"] == stage]
-        rows.append((f"pp={stage}", name_ranks(ranks), label(_text(_outermost(own)), _MOST)))
-    missing = known - on.keys()
+        rows.append((f"pp={stage}", name_ranks(ranks), label(_text(outermost), _MOST)))
+    missing = [name for name in known if name not in on]
     states: list[State] = [""] * len(rows)
     if 0 < len(missing) < len(known) / 2:
         rows.append(("on no stage", "", label(_text(_outermost(missing)), _MOST)))
         states.append("wrong")
     note = "The stages run in this order, and each sends its output to the next one."
     if several:
-        note += f" On several stages: {_text(_outermost(several))}."
+        note += f" On several stages: {_text([name for name in order if name in several])}."
     return Table(
         title="Stages of the pipeline",
         columns=("stage", "ranks", "modules"),
@@ -55,11 +57,11 @@ def stages(candidate: Trace, reference: Trace) -> Table | None:
     )
 
 
-def _held(trace: Trace) -> dict[int, set[str]]:
+def _held(trace: Trace) -> dict[int, dict[str, None]]:
     """The modules of each stage, in the order of the stages."""
-    held: defaultdict[int, set[str]] = defaultdict(set)
+    held: defaultdict[int, dict[str, None]] = defaultdict(dict)
     for rank in trace.ranks:
-        held[rank.coordinates["pp"]] |= {name for name in rank.modules if name}
+        held[rank.coordinates["pp"]] |= dict.fromkeys(name for name in rank.modules if name)
     return dict(sorted(held.items()))
 
 
@@ -67,35 +69,24 @@ def _is_leaf(name: str, modules: Iterable[str]) -> bool:
     return not any(each.startswith(f"{name}.") for each in modules)
 
 
-def _outermost(names: set[str]) -> list[str]:
-    """The names without those that lie in another one of them, in natural order."""
-    parts = [name.split(".") for name in names]
-    kept = [p for p in parts if not any(".".join(p[:n]) in names for n in range(1, len(p)))]
-    kept.sort(key=lambda each: [(int(part) if part.isdecimal() else -1, part) for part in each])
-    return [".".join(each) for each in kept]
+def _outermost(names: Iterable[str]) -> list[str]:
+    """The names without those that lie in another one of them."""
+    kept = {*names}
+    inner = {name for name in kept for n, c in enumerate(name) if c == "." and name[:n] in kept}
+    return [name for name in names if name not in inner]
 
 
 def _text(names: Iterable[str]) -> str:
     """The names, in which neighbours that differ in their last number are joined."""
     runs: list[tuple[str, int, int]] = []
-    words: list[str] = []
-
-    def end() -> None:
-        for stem, first, last in runs:
-            words.append(f"{stem}{first}" + (f" to {last}" if last > first else ""))
-        runs.clear()
-
     for name in names:
         found = _NUMBERED.fullmatch(name)
-        if found is None:
-            end()
-            words.append(name)
-            continue
-        stem, number = found[1], int(found[2])
-        if runs and runs[-1][0] == stem and runs[-1][2] == number - 1:
+        stem, number = (found[1], int(found[2])) if found is not None else (name, -1)
+        if number > 0 and runs and (stem, number - 1) == (runs[-1][0], runs[-1][2]):
             runs[-1] = stem, runs[-1][1], number
         else:
-            end()
             runs.append((stem, number, number))
-    end()
-    return ", ".join(words)
+    return ", ".join(
+        stem if last < 0 else f"{stem}{first} to {last}" if last > first else f"{stem}{first}"
+        for stem, first, last in runs
+    )

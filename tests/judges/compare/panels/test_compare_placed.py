@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.compare.panels.collectives import MOST_LINES, collectives
+from pytest_trainsafe.judges.compare.panels.collectives import MOST_LINES, REST, collectives
 from pytest_trainsafe.judges.compare.panels.stages import stages
 from pytest_trainsafe.report.panels import Table
-from pytest_trainsafe.trace.facts import CollectiveEvent
+from pytest_trainsafe.trace.facts import CollectiveEvent, Reduction
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import ModuleEvent
 from tests.support.compare.traces import training, write
@@ -59,7 +59,7 @@ def test_each_stage_has_its_ranks_and_outermost_modules(tmp_path: Path, referenc
     found = table(tmp_path, reference, FIRST, last)
 
     assert found.rows == (
-        ("pp=0", "ranks 0, 1", "decoder.layers.0 to 1, embedding"),
+        ("pp=0", "ranks 0, 1", "embedding, decoder.layers.0 to 1"),
         ("pp=1", "ranks 2, 3", "decoder.layers.2 to 3, decoder.norm, head"),
     )
     assert "several" not in found.note
@@ -92,7 +92,10 @@ GRADIENT = CollectiveEvent(
 REDUCES = msgspec.structs.replace(GRADIENT, ranks=(0, 2), site="/me/a.py:7", name="")
 
 
-def called(folder: Path, *events: CollectiveEvent) -> Table | None:
+MADE = Reduction("all_reduce(SUM)", ("tp",), "/me/a.py:5", "/me/b.py:1", 4)
+
+
+def called(folder: Path, *events: CollectiveEvent | Reduction) -> Table | None:
     return collectives(write(folder, training(steps=1), Point.of(tp=2, dp=2), notes=events))
 
 
@@ -100,14 +103,22 @@ def test_each_line_that_communicates_has_its_axes_and_what_it_is_given(tmp_path:
     inside = msgspec.structs.replace(GRADIENT, microbatch=0, ranks=(0, 1, 2, 3), name="")
     outside = msgspec.structs.replace(GRADIENT, step=None, site="/me/setup.py:3")
     backward = msgspec.structs.replace(inside, backward=True)
-    found = called(tmp_path, outside, GRADIENT, GRADIENT, REDUCES, inside, backward)
+    found = called(tmp_path, outside, GRADIENT, GRADIENT, REDUCES, inside, backward, MADE)
 
     assert found is not None
     assert found.rows == (
-        ("/me/a.py:5", "all_reduce(SUM)", "tp", "rest of the step", "norm.weight.grad", 2),
-        ("/me/a.py:7", "all_reduce(SUM)", "dp", "rest of the step", "", 1),
-        ("/me/a.py:5", "all_reduce(SUM)", "tp and dp", "forward", "", 1),
-        ("/me/a.py:5", "all_reduce(SUM)", "tp and dp", "backward", "", 1),
+        (
+            "/me/a.py:5",
+            "all_reduce(SUM)",
+            "tp",
+            REST,
+            "norm.weight.grad",
+            "/me/b.py:1",
+            2,
+        ),
+        ("/me/a.py:7", "all_reduce(SUM)", "dp", REST, "", "", 1),
+        ("/me/a.py:5", "all_reduce(SUM)", "tp and dp", "forward", "", "", 1),
+        ("/me/a.py:5", "all_reduce(SUM)", "tp and dp", "backward", "", "", 1),
     )
 
 

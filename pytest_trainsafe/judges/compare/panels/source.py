@@ -74,7 +74,7 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
             constructor = code_at(place, "Source: its constructor", clause, ("__init__",))
             if constructor is not None and _defined(constructor) and not _has(code, constructor):
                 made.append(constructor)
-    made += _called(made[0], places) if made else []
+    made[1:1] = _called(made[0], places) if made else []
     placeless = [] if located is None else _placeless(located.what)
     more = [clause for clause in dict.fromkeys((*placeless, *unsaid)) if clause not in said]
     if made and more:
@@ -86,7 +86,7 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
 def _called(first: Code, places: Iterable[str]) -> list[Code]:
     """The functions of the same file that the most telling line calls, unless it defines one."""
     place = next((each for each in places if relative(each) == first.file), "")
-    found = (code_at(each, CALLED) for each in called_at(place))
+    found = (code_at(each, CALLED, "called there") for each in called_at(place))
     return [each for each in found if each is not None and not _has(first, each)][:MOST_CALLED]
 
 
@@ -120,7 +120,7 @@ def _placeless(what: str) -> list[str]:
 
 def _without(place: str, clause: str) -> str:
     """A clause without the place that is shown beside it."""
-    return re.sub(rf"(?:, is)? at {re.escape(place)}(?!\d)", "", clause)
+    return re.sub(rf"(?:,? is)? at {re.escape(place)}(?!\d)", "", clause)
 
 
 def _has(shown: Code, code: Code) -> bool:

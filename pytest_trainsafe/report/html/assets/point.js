@@ -34,7 +34,7 @@ function answersOf(entry) {
     ["first wrong", first.where ? h("span", {}, h("a", {href: linkTo({point: entry.key,
       tensor: first.where})}, path(first.where)), meaningOf(first.where)) : ""],
     ["error", error],
-    ["missing", missing(first)],
+    ["missing", outcome.line.includes(first.message) ? "" : missing(first)],
     ["pattern", patternOf(first)],
     ["so", first.cause ? name(first.cause, "said") : ""],
     ...factsOf(first).filter(([label]) => BESIDE.includes(label)),
@@ -49,7 +49,7 @@ const detailsOf = ({outcome}) =>
   factsOf(outcome.first).filter(([label]) => !BESIDE.includes(label));
 
 // The facts that stand beside the answers.
-const BESIDE = ["axis", "stage", "begins", "settings"];
+const BESIDE = ["axis", "stage", "begins", "faulty", "settings"];
 
 // The finding; its place is left out where the lines to look at follow.
 const withoutPlace = ({line, first}) => (first.source ? line.replace(/, at \S+:\d+$/, "") : line);

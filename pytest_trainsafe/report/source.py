@@ -63,10 +63,12 @@ def code_at(place: str, title: str, note: str = "", methods: Sequence[str] = ())
     )
 
 
-def called_at(place: str) -> list[str]:
-    """The "file:line" of each function of the same file that the statement at a place calls.
+def called_at(place: str, method: str = "forward") -> list[str]:
+    """The "file:line" of each function of the same file that is called at a place.
 
-    [] for a place that cannot be read, or that begins a function or a class.
+    That is by the statement there or, if a function begins there, by this function; then by the
+    functions that are found.  `method` is that of a class whose `apply` is called.  [] for a place
+    that cannot be read, or that begins a class.
     """
     path, _, digits = place.rpartition(":")
     try:
@@ -77,21 +79,39 @@ def called_at(place: str) -> list[str]:
     around = (each for each in ast.walk(tree) if isinstance(each, ast.stmt))
     around = (each for each in around if each.lineno <= line <= (each.end_lineno or 0))
     statement = max(around, key=lambda each: (each.lineno, each.col_offset), default=None)
-    if statement is None or isinstance(statement, _Function | ast.ClassDef):
+    if statement is None or isinstance(statement, ast.ClassDef):
         return []
-    calls = (each.func for each in ast.walk(statement) if isinstance(each, ast.Call))
-    names = {each.id if isinstance(each, ast.Name) else _own_method(each) for each in calls}
-    return [
-        f"{path}:{each.lineno}"
-        for each in _definitions(tree)
-        if isinstance(each, _Function) and each.name in names and each.lineno != line
-    ]
+    known = _named_functions(tree, method)
+    found: dict[int, None] = {}
+    left = [statement]
+    while left:
+        for called in _calls(left.pop(0)):
+            function = known.get(called)
+            if function is not None and function.lineno not in (line, *found):
+                found[function.lineno] = None
+                left.append(function)
+    return [f"{path}:{number}" for number in found]
 
 
-def _own_method(called: ast.expr) -> str:
-    """The name of a method that is called of `self`, or ""."""
-    own = isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name)
-    return called.attr if own and called.value.id == "self" else ""  # type: ignore[attr-defined]
+def _named_functions(tree: ast.AST, method: str) -> dict[str, _Function]:
+    """The functions of a file by what calls them: `f`, `self.f`, or `Class.apply` for `method`."""
+    named: dict[str, _Function] = {}
+    for each in _definitions(tree):
+        if isinstance(each, ast.ClassDef):
+            for own in each.body:
+                if isinstance(own, _Function):
+                    named[f"{each.name}.apply" if own.name == method else f"self.{own.name}"] = own
+    for each in tree.body if isinstance(tree, ast.Module) else ():
+        if isinstance(each, _Function):
+            named[each.name] = each
+    return named
+
+
+def _calls(node: ast.AST) -> list[str]:
+    """What a statement or function calls, as it is written, in the order of the lines."""
+    calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
+    calls.sort(key=lambda each: (each.lineno, each.col_offset))
+    return [ast.unparse(each) for each in calls if isinstance(each, ast.Name | ast.Attribute)]
 
 
 def _function(content: bytes, at: int, methods: Sequence[str]) -> _Function | None:

@@ -119,25 +119,48 @@ class Model:
         self.size = 1
 
     def named(self, n):
-        return n
+        return whole(n)
 
 
 def part(n):
     return n
+
+
+class Ring(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return part(x)
+
+    @staticmethod
+    def backward(ctx, x):
+        return x
+
+
+class Attention:
+    def forward(self, x):
+        return Ring.apply(x)
 """
 
 
-def test_the_functions_of_a_file_that_a_statement_calls_are_found(tmp_path: Path) -> None:
+def test_the_functions_of_a_file_that_a_line_calls_are_found_and_those_that_these_call(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "calling.py"
     path.write_text(CALLING)
     lines = CALLING.splitlines()
-    called = [
-        f"{path}:{lines.index(each) + 1}" for each in ("def part(n):", "    def named(self, n):")
-    ]
 
-    for at in (8, 9, 10):
-        assert called_at(f"{path}:{at}") == called
-    for at in ("11", "2", "6", "99", "x"):
-        assert called_at(f"{path}:{at}") == []
+    def at(line: str) -> str:
+        return f"{path}:{lines.index(line) + 1}"
+
+    called = [at("def part(n):"), at("    def named(self, n):"), at("def whole(layers):")]
+    for number in (8, 9, 10):
+        assert called_at(f"{path}:{number}") == called
+    ring = at("    def forward(ctx, x):"), at("def part(n):")
+    assert called_at(at("    def forward(self, x):")) == [*ring]
+    assert called_at(at("    def forward(self, x):"), "backward") == [
+        at("    def backward(ctx, x):")
+    ]
+    for nothing in ("11", "2", "6", "99", "x"):
+        assert called_at(f"{path}:{nothing}") == []
     assert called_at("") == []
     assert called_at("no/such/file.py:1") == []

@@ -15,6 +15,7 @@ from pytest_trainsafe.align.merge import Merged, Part, merge
 from pytest_trainsafe.align.updates import ends, update_parts
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
+from pytest_trainsafe.judges.compare.explain.groups import spanned
 from pytest_trainsafe.judges.compare.explain.part_ratio import allowed_of
 from pytest_trainsafe.judges.compare.explain.uneven import unevenly_scaled
 from pytest_trainsafe.judges.compare.patterns.catalogue import explain
@@ -227,8 +228,7 @@ def _summed(rung: RungTraces, id: TensorId) -> frozenset[str]:
     for rank in rung.candidate.ranks:
         for call in rank.events_of(CollectiveEvent):
             if call.name == f"{id.path}.grad" and call.reduce in ("SUM", "AVG"):
-                places = [rung.candidate.point.coordinates(each) for each in call.ranks]
-                found |= {a for a in places[0] if len({place[a] for place in places}) > 1}
+                found.update(spanned(rung.candidate.point, call.ranks))
     return frozenset(found)
 
 

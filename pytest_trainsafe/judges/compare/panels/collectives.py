@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.judges.compare.explain.groups import over
 from pytest_trainsafe.report.panels import Table
 from pytest_trainsafe.report.sections import label
 from pytest_trainsafe.trace.facts import CollectiveEvent, Reduction
@@ -15,8 +16,8 @@ from pytest_trainsafe.trace.reader import Trace
 #: The most lines, and the most names of tensors of one line, that are listed.
 MOST_LINES, MOST_NAMES = 40, 3
 
-#: What a step does after its micro-batches: it reduces gradients and steps the optimizer.
-REST = "rest of the step"
+#: Where a program reduces gradients, unless a backward does.
+REST = "outside of micro-batches"
 
 
 class _Line(NamedTuple):
@@ -44,7 +45,7 @@ def collectives(candidate: Trace) -> Table | None:
             line = _Line(
                 relative(event.user or event.site),
                 str(event),
-                axes_of(candidate, event.ranks),
+                over(candidate.point, event.ranks),
                 _during(event),
             )
             own[line] += 1
@@ -75,17 +76,6 @@ def collectives(candidate: Trace) -> Table | None:
         ),
         note=f"{note}; {left} more lines are left out" if left else note,
     )
-
-
-def axes_of(trace: Trace, ranks: Sequence[int]) -> str:
-    """The mesh axes along which the members of a group differ, in words."""
-    places = [trace.point.coordinates(rank) for rank in ranks]
-    axes = [a for a in trace.point.mesh.fastest_first if len({place[a] for place in places}) > 1]
-    size = 1
-    for axis in axes:
-        size *= trace.sizes[axis]
-    named = " and ".join(axes)
-    return named if size == len(ranks) else f"{len(ranks)} ranks of {named}"
 
 
 def _during(event: CollectiveEvent) -> str:

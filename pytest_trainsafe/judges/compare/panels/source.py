@@ -15,15 +15,15 @@ from pytest_trainsafe.report.panels import Code
 from pytest_trainsafe.report.source import called_at, code_at
 
 #: The most places that are shown.
-MOST_PLACES = 5
+MOST_PLACES = 7
 
 _PLACE = re.compile(r"(?<!\S)([^\s:]+\.py:\d{1,7})\b")
 
-#: The most functions that the most telling line calls.
-MOST_CALLED = 2
+#: The most functions that are shown because the most telling line calls them.
+MOST_CALLED = 3
 
 #: The titles of the most telling place, and of the functions that it calls.
-FIRST, CALLED = "Source: look here first", "Source: a function that this line calls"
+FIRST, CALLED = "Source: look here first", "Source: a function that is called there"
 
 #: Clauses that name a more telling place than the class at fault, by the phase.
 _TELLING = {
@@ -74,7 +74,10 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
             constructor = code_at(place, "Source: its constructor", clause, ("__init__",))
             if constructor is not None and _defined(constructor) and not _has(code, constructor):
                 made.append(constructor)
-    made[1:1] = _called(made[0], places) if made else []
+    if made:
+        called = _called(made[0], places, methods[0])
+        at = 1 if "def " not in made[0].lines[made[0].marked - made[0].first] else len(made)
+        made[at:at] = called  # at once after a statement, but after the constructor of a class
     placeless = [] if located is None else _placeless(located.what)
     more = [clause for clause in dict.fromkeys((*placeless, *unsaid)) if clause not in said]
     if made and more:
@@ -83,10 +86,12 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
     return made[:MOST_PLACES]
 
 
-def _called(first: Code, places: Iterable[str]) -> list[Code]:
-    """The functions of the same file that the most telling line calls, unless it defines one."""
-    place = next((each for each in places if relative(each) == first.file), "")
-    found = (code_at(each, CALLED, "called there") for each in called_at(place))
+def _called(first: Code, places: Iterable[str], method: str) -> list[Code]:
+    """The functions of the same file that the first place calls, or the function that is there."""
+    file = first.file.rpartition(":")[0]
+    path = next((p for p in places if relative(p).rpartition(":")[0] == file), "")
+    called = called_at(f"{path.rpartition(':')[0]}:{first.marked}", method)
+    found = (code_at(each, CALLED, "called there") for each in called)
     return [each for each in found if each is not None and not _has(first, each)][:MOST_CALLED]
 
 

@@ -75,7 +75,7 @@ def test_a_forward_names_the_collectives_between_the_module_before_and_its_outpu
         events.append(event)
     trace = trace.with_ranks([dataclasses.replace(trace.ranks[0], events=events)])
     assert communication(trace, "fc1", "/me/model.py:1") == (
-        "its forward calls all_reduce(SUM) at /me/talk.py:3, called at /me/up.py:7"
+        "its forward calls all_reduce(SUM) over tp at /me/talk.py:3, called at /me/up.py:7"
     )
     assert "/me/other.py:3" in communication(trace, "fc2", "/me/model.py:1")
     assert communication(trace, "norm", "/me/model.py:1") == ""

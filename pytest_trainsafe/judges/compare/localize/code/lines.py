@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_trainsafe.core.code_files import is_fixture, is_installed, relative
+from pytest_trainsafe.judges.compare.explain.groups import over
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import (
     Caller,
@@ -131,7 +132,8 @@ def collectives_of_loss(candidate: Trace) -> str:
         elif isinstance(event, TensorEvent) and event.id.kind == "loss":
             break
         elif isinstance(event, CollectiveEvent) and own(event.user or event.site):
-            calls[f"{event} at {relative(event.user or event.site)}"] = None
+            at = relative(event.user or event.site)
+            calls[f"{event} over {over(candidate.point, event.ranks)} at {at}"] = None
     listed = [*calls][:_MOST_OF_LOSS_CALLS]
     return f"; the loss is computed with {', '.join(listed)}" if listed else ""
 

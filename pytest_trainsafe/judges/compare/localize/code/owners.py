@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.explain.groups import over
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault
 from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, apart, follows, own
@@ -95,7 +96,8 @@ def communication(candidate: Trace, module: str, source: str) -> str:
                 line = event.user or event.site
                 if event.step is not None and own(line) and line != source:
                     called = apart(f", called at {relative(event.caller)}", event.caller, source)
-                    calls[f"{event} at {relative(line)}{called}"] = None
+                    axes = over(candidate.point, event.ranks)
+                    calls[f"{event} over {axes} at {relative(line)}{called}"] = None
             elif isinstance(event, TensorEvent) and event.id.kind == "activation":
                 if event.id.module == module and calls:
                     return f"its forward calls {' and '.join([*calls][:_MOST])}"

@@ -67,8 +67,9 @@ def called_at(place: str, method: str = "forward") -> list[str]:
     """The "file:line" of each function of the same file that is called at a place.
 
     That is by the statement there or, if a function begins there, by this function; then by the
-    functions that are found.  `method` is that of a class whose `apply` is called.  [] for a place
-    that cannot be read, or that begins a class.
+    functions that are found.  Hooks that the function around the statement registers come first.
+    `method` is that of a class whose `apply` is called.  [] for a place that cannot be read, or
+    that begins a class.
     """
     path, _, digits = place.rpartition(":")
     try:
@@ -76,13 +77,16 @@ def called_at(place: str, method: str = "forward") -> list[str]:
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return []
     line = int(digits) if digits.isdecimal() else 0
-    around = (each for each in ast.walk(tree) if isinstance(each, ast.stmt))
-    around = (each for each in around if each.lineno <= line <= (each.end_lineno or 0))
-    statement = max(around, key=lambda each: (each.lineno, each.col_offset), default=None)
+    statements = (each for each in ast.walk(tree) if isinstance(each, ast.stmt))
+    around = [each for each in statements if each.lineno <= line <= (each.end_lineno or 0)]
+    around.sort(key=lambda each: (each.lineno, each.col_offset))
+    statement = around[-1] if around else None
     if statement is None or isinstance(statement, ast.ClassDef):
         return []
     known = _named_functions(tree, method)
-    found: dict[int, None] = {}
+    functions = [each for each in around if isinstance(each, _Function)]
+    hooks = _hooks(functions[-1]) if functions else []
+    found = {known[name].lineno: None for name in hooks if name in known}
     left = [statement]
     while left:
         for called in _calls(left.pop(0)):
@@ -105,6 +109,17 @@ def _named_functions(tree: ast.AST, method: str) -> dict[str, _Function]:
         if isinstance(each, _Function):
             named[each.name] = each
     return named
+
+
+def _hooks(function: _Function) -> list[str]:
+    """What a function gives to calls of methods such as `register_step_post_hook`."""
+    calls = (each for each in ast.walk(function) if isinstance(each, ast.Call))
+    return [
+        ast.unparse(given)
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr.startswith("register_")
+        for given in call.args
+    ]
 
 
 def _calls(node: ast.AST) -> list[str]:

@@ -164,3 +164,16 @@ def test_the_functions_of_a_file_that_a_line_calls_are_found_and_those_that_thes
         assert called_at(f"{path}:{nothing}") == []
     assert called_at("") == []
     assert called_at("no/such/file.py:1") == []
+
+
+def test_the_hooks_that_a_constructor_registers_are_found_at_each_of_its_lines(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "hooks.py"
+    path.write_text(
+        "class Sharded(Adam):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.register_step_post_hook(self._gather)\n\n"
+        "    def _gather(self, *_):\n        self.gathers = {}\n"
+    )
+    assert called_at(f"{path}:3") == [f"{path}:6"]
+    assert called_at(f"{path}:7") == []

@@ -420,7 +420,7 @@ class _Description:
             if own:
                 return self.code(own[0].module)
             axis = self.unsummed_axis(group)
-            summing = self.places.summing(axis) if axis else NOWHERE
+            summing = self.places.summing(axis, [f.target for f in group]) if axis else NOWHERE
             return summing if summing[0] else self.code(fault.target)
         if not fault.uncalled:
             return self.code(fault.target)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting
@@ -61,6 +60,7 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
     else:
         return []
     made: list[Code] = []
+    called: list[Code] = []
     said, unsaid = set(), []
     for place, clause in places.items():
         title = "Source: look here too" if made else first
@@ -70,14 +70,15 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
             continue
         made.append(code)
         said.add(clause)
+        if len(made) == 1 or _CONSTRUCTED.match(clause):
+            called += _called(code, place, methods[0])
         if phase in _FORWARD and (located is None or place == located.source):
             constructor = code_at(place, "Source: its constructor", clause, ("__init__",))
             if constructor is not None and _defined(constructor) and not _has(code, constructor):
                 made.append(constructor)
-    if made:
-        called = _called(made[0], places, methods[0])
-        at = 1 if "def " not in made[0].lines[made[0].marked - made[0].first] else len(made)
-        made[at:at] = called  # at once after a statement, but after the constructor of a class
+    # At once after a statement, but after the constructor of a class.
+    at = 1 if made and "def " not in made[0].lines[made[0].marked - made[0].first] else len(made)
+    made[at:at] = [each for each in called if not any(_has(shown, each) for shown in made)]
     placeless = [] if located is None else _placeless(located.what)
     more = [clause for clause in dict.fromkeys((*placeless, *unsaid)) if clause not in said]
     if made and more:
@@ -86,13 +87,12 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
     return made[:MOST_PLACES]
 
 
-def _called(first: Code, places: Iterable[str], method: str) -> list[Code]:
-    """The functions of the same file that the first place calls, or the function that is there."""
-    file = first.file.rpartition(":")[0]
-    path = next((p for p in places if relative(p).rpartition(":")[0] == file), "")
-    called = called_at(f"{path.rpartition(':')[0]}:{first.marked}", method)
-    found = (code_at(each, CALLED, "called there") for each in called)
-    return [each for each in found if each is not None and not _has(first, each)][:MOST_CALLED]
+def _called(code: Code, place: str, method: str) -> list[Code]:
+    """The functions of the same file that a place calls, or that the function there calls."""
+    called = called_at(f"{place.rpartition(':')[0]}:{code.marked}", method)
+    return [shown for each in called if (shown := code_at(each, CALLED, "called there"))][
+        :MOST_CALLED
+    ]
 
 
 def _defined(constructor: Code) -> bool:

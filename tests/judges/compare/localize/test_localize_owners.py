@@ -98,6 +98,8 @@ def test_a_parameter_that_two_stages_hold_names_where_the_later_stage_sets_it_up
         ranks.append(dataclasses.replace(rank, facts={**rank.facts, SetUp: [placed]}))
     trace = wrong.candidate.with_ranks(ranks)
     source, what = copies(trace, ["fc1.bias"])
+    assert copies(trace, ["fc1.bias"], "pp") == (source, what)
+    assert copies(trace, ["fc1.bias"], "dp") == ("", "")
     assert source == "/me/stages.py:9"
     assert what == (
         "sets up fc1 on rank 1 of pp, and on rank 0 at /me/first.py:3; no call that reduces its "

@@ -135,16 +135,18 @@ def set_up_after(candidate: Trace, targets: Collection[str], line: str) -> str:
     return f"; {' and '.join(sorted(modules))} {are} set up after that, at {relative(at)}"
 
 
-def copies(candidate: Trace, targets: Sequence[str]) -> Place:
+def copies(candidate: Trace, targets: Sequence[str], over: str = "") -> Place:
     """The line that sets up the copy of a parameter on a later pipeline stage.
 
     NOWHERE unless each of `targets` is held by several stages, as tied embeddings are, and such a
-    line is known.
+    line is known; and if the axis `over` is given and is not that of the stages.
     """
     pipeline = [name for name in candidate.sizes if candidate.sizes.mesh.role(name) == "pp"]
     if len(pipeline) != 1 or not targets:
         return NOWHERE
     (axis,) = pipeline
+    if over not in ("", axis):
+        return NOWHERE
     stages: dict[str, dict[int, str]] = {path: {} for path in targets}
     for rank in candidate.ranks:
         stage = candidate.point.coordinates(rank.rank)[axis]

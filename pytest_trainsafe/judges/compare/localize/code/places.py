@@ -189,10 +189,10 @@ class Places:
             return NOWHERE
         return self._does("watch")
 
-    def summing(self, axis: str) -> Place:
-        """The source line of a collective that sums gradients over the mesh axis `axis`."""
+    def summing(self, axis: str, targets: Sequence[str]) -> Place:
+        """The line that sums gradients over `axis`, or sets up a copy of `targets` along it."""
         made = [each for each in self.reductions if axis in each.axes and adds_up(each)]
-        return self._of(made) if made else NOWHERE
+        return self._of(made) if made else copies(self.candidate, targets, axis)
 
     def led_there(self) -> str:
         """The user's line that calls the model, for faults in installed packages."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trainsafe.report.source import AROUND, MOST_LINES, called_at, code_at
+from pytest_trainsafe.report.source import AROUND, MOST_LINES, code_at
 
 MODULE = '''import torch
 
@@ -104,76 +104,3 @@ def test_a_long_function_is_cut_and_a_file_that_cannot_be_parsed_has_its_lines(
     assert len(shown.lines) == AROUND + 1
     path.write_text("(" * 50_000)
     assert code_at(f"{path}:1", "Source") is not None
-
-
-CALLING = """
-def whole(layers):
-    return layers
-
-
-class Model:
-    def __init__(self):
-        self.stages = [
-            Stage(part(n), self.named(n)) for n in range(2)
-        ]
-        self.size = 1
-
-    def named(self, n):
-        return whole(n)
-
-
-def part(n):
-    return n
-
-
-class Ring(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return part(x)
-
-    @staticmethod
-    def backward(ctx, x):
-        return x
-
-
-class Attention:
-    def forward(self, x):
-        return Ring.apply(x)
-"""
-
-
-def test_the_functions_of_a_file_that_a_line_calls_are_found_and_those_that_these_call(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "calling.py"
-    path.write_text(CALLING)
-    lines = CALLING.splitlines()
-
-    def at(line: str) -> str:
-        return f"{path}:{lines.index(line) + 1}"
-
-    called = [at("def part(n):"), at("    def named(self, n):"), at("def whole(layers):")]
-    for number in (8, 9, 10):
-        assert called_at(f"{path}:{number}") == called
-    ring = at("    def forward(ctx, x):"), at("def part(n):")
-    assert called_at(at("    def forward(self, x):")) == [*ring]
-    assert called_at(at("    def forward(self, x):"), "backward") == [
-        at("    def backward(ctx, x):")
-    ]
-    for nothing in ("11", "2", "6", "99", "x"):
-        assert called_at(f"{path}:{nothing}") == []
-    assert called_at("") == []
-    assert called_at("no/such/file.py:1") == []
-
-
-def test_the_hooks_that_a_constructor_registers_are_found_at_each_of_its_lines(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "hooks.py"
-    path.write_text(
-        "class Sharded(Adam):\n    def __init__(self):\n        super().__init__()\n"
-        "        self.register_step_post_hook(self._gather)\n\n"
-        "    def _gather(self, *_):\n        self.gathers = {}\n"
-    )
-    assert called_at(f"{path}:3") == [f"{path}:6"]
-    assert called_at(f"{path}:7") == []

@@ -10,8 +10,9 @@ import msgspec
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting
+from pytest_trainsafe.report.called import called_at
 from pytest_trainsafe.report.panels import Code
-from pytest_trainsafe.report.source import called_at, code_at
+from pytest_trainsafe.report.source import code_at
 
 #: The most places that are shown.
 MOST_PLACES = 7
@@ -88,7 +89,7 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
 
 
 def _called(code: Code, place: str, method: str) -> list[Code]:
-    """The functions of the same file that a place calls, or that the function there calls."""
+    """The functions of the program that a place calls, or that the function there calls."""
     called = called_at(f"{place.rpartition(':')[0]}:{code.marked}", method)
     return [shown for each in called if (shown := code_at(each, CALLED, "called there"))][
         :MOST_CALLED

@@ -189,7 +189,7 @@ class Places:
             return NOWHERE
         return self._does("watch")
 
-    def summing(self, axis: str, targets: Sequence[str]) -> Place:
+    def summing(self, axis: str, targets: Sequence[str] = ()) -> Place:
         """The line that sums gradients over `axis`, or sets up a copy of `targets` along it."""
         made = [each for each in self.reductions if axis in each.axes and adds_up(each)]
         return self._of(made) if made else copies(self.candidate, targets, axis)

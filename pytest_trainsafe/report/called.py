@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from functools import lru_cache
 from pathlib import Path
 
 from pytest_trainsafe.core.untrusted import read_file
@@ -43,7 +42,6 @@ def called_at(place: str, method: str = "forward") -> list[str]:
     return [*found]
 
 
-@lru_cache(maxsize=64)
 def _parsed(path: str) -> ast.Module:
     """The file's syntax; an empty one if it cannot be read."""
     try:

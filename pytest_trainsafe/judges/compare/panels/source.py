@@ -32,6 +32,9 @@ _TELLING = {
 }
 _CONSTRUCTED = re.compile(r"\S+ is constructed at ")
 
+#: Clauses whose line runs code that no other clause names: hooks, or what changes a buffer.
+_CALLS = re.compile(r"\S+ is constructed at |called at ")
+
 #: The kinds of tensors and the phases that a module's backward computes.
 _BACKWARD = frozenset({"activation_grad", "param_grad", "backward"})
 #: Those that a module's forward computes.
@@ -71,7 +74,7 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
             continue
         made.append(code)
         said.add(clause)
-        if len(made) == 1 or _CONSTRUCTED.match(clause):
+        if len(made) == 1 or _CALLS.match(clause):
             called += _called(code, place, methods[0])
         if phase in _FORWARD and (located is None or place == located.source):
             constructor = code_at(place, "Source: its constructor", clause, ("__init__",))

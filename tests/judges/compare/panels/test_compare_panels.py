@@ -300,3 +300,20 @@ def test_the_functions_that_the_first_line_calls_follow_it(tmp_path: Path) -> No
     assert [code.note for code in shown] == [
         *("sets up layers.0 on its stage", "called there", "module class Stage")
     ]
+
+
+def test_the_functions_between_a_line_and_its_caller_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "balance.py"
+    path.write_text(
+        "class Bias:\n    def update(self, counts):\n        self.bias += counts\n\n\n"
+        + "FILLER = 1\n" * 20
+        + "def balance(all):\n    all[0].update(1)\n\n\n"
+        + "FILLER = 1\n" * 20
+        + "balance(every)\n"
+    )  # fmt: skip
+    last = len(path.read_text().splitlines())
+    what = f"changes buffers, by add_; called at {path}:{last}"
+    shown = source(Located((), f"{path}:3", what), [], explained=False)
+
+    marked = [code.lines[code.marked - code.first].strip() for code in shown]
+    assert marked == ["self.bias += counts", "def balance(all):", "balance(every)"]

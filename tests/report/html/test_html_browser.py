@@ -77,6 +77,8 @@ def test_a_failing_point_shows_where_the_error_starts_and_what_it_is(look) -> No
     top = page.locator("dl.answers").bounding_box()
     assert top is not None
     assert top["y"] + top["height"] < 600  # within the window
+    assert page.locator("details.message:not([open])").count() == 1
+    assert [each.split(" ")[0] for each in texts(seen, "figure h4")[:2]] == ["Source:", "Dataflow"]
     assert f"rerun pytest '{UNREDUCED}'" in " ".join(texts(seen, "dl.facts")).replace("\n", " ")
 
 

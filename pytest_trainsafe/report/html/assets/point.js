@@ -99,12 +99,13 @@ function panelOf(panel) {
   return maker ? maker(panel) : null;
 }
 
-function sectionOf(section, only) {
-  const wrong = section.verdict !== "pass";
+// What a judge shows; its report is folded if it has panels, which the facts above lead to.
+function sectionOf(section) {
+  const plain = section.verdict !== "pass" && !(section.panels || []).length;
   return h("section", {class: "judged"},
     h("h3", {}, mark(section.verdict), " ", name(section.judge),
       section.what ? h("span", {class: "quiet"}, " ", path(section.what)) : null),
-    section.text ? h("details", {class: "message", open: wrong && only},
+    section.text ? h("details", {class: "message", open: plain},
       h("summary", {}, "Report"), h("pre", {tabindex: "0", role: "region",
         "aria-label": "Report"}, section.text)) : null,
     (section.panels || []).map((panel, i, all) => panelOf(panel.type === "maps" &&
@@ -119,7 +120,7 @@ function drawPoint(entry) {
   const failing = entry.sections.filter((section) => section.verdict !== "pass");
   const order = [...failing, ...entry.sections.filter((section) => section.verdict === "pass")];
   article.replaceChildren(...[h("p", {class: "back"}, h("a", {href: "#"}, "All points")),
-    headOf(entry), order.map((section) => sectionOf(section, true)), runOf(entry.run)]
+    headOf(entry), order.map(sectionOf), runOf(entry.run)]
     .flat(3).filter(Boolean));
 }
 

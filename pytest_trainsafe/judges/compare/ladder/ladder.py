@@ -34,11 +34,13 @@ from pytest_trainsafe.judges.compare.guards.leading import led_by_setup, setup_h
 from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
 from pytest_trainsafe.judges.compare.judgement import Advice, LadderJudgement, RungJudgement
+from pytest_trainsafe.judges.compare.ladder.collectives import collectives
 from pytest_trainsafe.judges.compare.ladder.facts import facts_of
 from pytest_trainsafe.judges.compare.ladder.fixed_dtype import with_dtype_advice
 from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
 from pytest_trainsafe.judges.compare.ladder.known_setting import with_known_setting
 from pytest_trainsafe.judges.compare.ladder.runs import make_rung, measured_again, more_samples
+from pytest_trainsafe.judges.compare.ladder.stages import stages
 from pytest_trainsafe.judges.compare.ladder.summary import point_summary
 from pytest_trainsafe.judges.compare.rerecord import tensors_to_record
 from pytest_trainsafe.judges.compare.rung import RungTraces
@@ -237,9 +239,6 @@ class _Ladder:
         rung = self._rung
         if not collecting() or rung is None or not self.judged[-1].failed:
             return ()
-        from pytest_trainsafe.judges.compare.panels.collectives import collectives
-        from pytest_trainsafe.judges.compare.panels.stages import stages
-
         made = stages(rung.candidate, rung.reference), collectives(rung.candidate)
         return [panel for panel in made if panel is not None]
 

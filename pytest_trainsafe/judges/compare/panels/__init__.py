@@ -1,10 +1,8 @@
 """The comparison's panels: which tensors were compared, how large errors are, where they start.
 
-collectives  the lines that call collectives, with the axes that these act over
-dataflow     the modules in order, forward and backward; errors layer by layer and kind by kind
-source       the lines of the code at fault, and of the other places that its description names
-stages       the modules and the ranks of each stage of a pipeline
-tensors      every compared tensor, and every dtype
+dataflow  the modules in order, forward and backward; errors layer by layer and kind by kind
+source    the lines of the code at fault, and of the other places that its description names
+tensors   every compared tensor, and every dtype
 """
 
 from __future__ import annotations

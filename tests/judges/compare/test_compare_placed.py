@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.compare.panels.collectives import MOST_LINES, REST, collectives
-from pytest_trainsafe.judges.compare.panels.stages import stages
+from pytest_trainsafe.judges.compare.ladder.collectives import MOST_LINES, REST, collectives
+from pytest_trainsafe.judges.compare.ladder.stages import stages
 from pytest_trainsafe.report.panels import Table
 from pytest_trainsafe.trace.facts import CollectiveEvent, Reduction
 from pytest_trainsafe.trace.reader import Trace

@@ -74,6 +74,13 @@ def test_without_a_localisation_only_a_single_axis_or_that_of_the_pattern_is_nam
     assert dict(facts(tmp_path / "pattern", None, failing, tp=2, cp=2))["axis"] == said
 
 
+def test_with_other_arguments_the_only_axis_is_named_with_them(tmp_path: Path) -> None:
+    case = Case(Point.of(tp=2), resolve(gpt.train), Settings(), candidate_arguments={"layers": 1})
+    trace = write(tmp_path, training(steps=2), case.point)
+    said = "tp, the only one of this Point; the arguments differ from the reference's too"
+    assert dict(facts_of(case, trace, [wrong(1)], None, []))["axis"] == said
+
+
 def test_a_tensor_that_one_stage_holds_has_its_stage_and_ranks(tmp_path: Path) -> None:
     here = next(each.id for each in training(steps=2) if each.id.kind == "activation")
     failing = [msgspec.structs.replace(wrong(0), where=here)]

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.core.mesh.sweep_axes import parallel_axes
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.judges.compare.guards.later_steps import Apart
 from pytest_trainsafe.judges.compare.judgement import lead_of
-from pytest_trainsafe.judges.compare.localize.axes import only_axis
+from pytest_trainsafe.judges.compare.localize.axes import only_axis, parallel
 from pytest_trainsafe.trace.reader import Trace
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def facts_of(
         last = label or last
         named.setdefault(last, []).append(text)
     named.pop("localised", None)
-    axis = "; ".join(named.pop("axis", [])) or only_axis(case) or _of_pattern(failing)
+    axis = "; ".join(named.pop("axis", [])) or only_axis(case) or _likely_axis(case, failing)
     rows = [("axis", axis)] if axis else []
     lead = lead_of(failing).where if failing else None
     if stage := stage_of(candidate, lead):
@@ -51,11 +52,14 @@ def facts_of(
     return rows[:MOST_FACTS]
 
 
-def _of_pattern(failing: Sequence[Finding]) -> str:
-    """The axis that the relation of the first wrong tensor to the reference names, or ""."""
+def _likely_axis(case: Case, failing: Sequence[Finding]) -> str:
+    """The axis that the pattern of the first wrong tensor names, or the only one; else ""."""
     pattern = lead_of(failing).pattern if failing else None
-    axis = "" if pattern is None else pattern.axis
-    return f"{axis}, by the pattern; Points without it were not tried" if axis else ""
+    if pattern is not None and pattern.axis:
+        return f"{pattern.axis}, by the pattern; Points without it were not tried"
+    axes = parallel(case.point, parallel_axes(case.point.mesh))
+    alone = f"{axes[0]}, the only one of this Point" if len(axes) == 1 else ""
+    return f"{alone}; the arguments differ from the reference's too" if alone else ""
 
 
 def begins(failing: Sequence[Finding]) -> list[tuple[str, str]]:

@@ -36,10 +36,17 @@ _MOST_CALLED = 4
 
 
 def set_up(candidate: Trace, module: str, source: str) -> str:
-    """A clause on the line that put a module into its place, if its code is at `source`."""
+    """A clause on the line that put a module into its place, if its code is at `source`.
+
+    If a constructor of the program did, it is the line in it, with the line that led there.
+    """
     placed = (each for rank in candidate.ranks for each in rank.events_of(SetUp))
-    line = next((each.at for each in placed if each.module == module), "")
-    return apart(f"; {module} is set up at {relative(line)}", line, source)
+    found = next((each for each in placed if each.module == module), None)
+    if found is None:
+        return ""
+    led = f", called at {relative(found.at)}" if own(found.at) and found.at != found.inside else ""
+    inside = apart(f"; {module} is set up at {relative(found.inside)}{led}", found.inside, source)
+    return inside or apart(f"; {module} is set up at {relative(found.at)}", found.at, source)
 
 
 def constructed(candidate: Trace, module: str, source: str) -> str:

@@ -149,7 +149,8 @@ class Located:
     `source` is the "file:line" of the faulty code and `what` its name; both are empty if there
     is no single place.  `faults` holds the phase and the module or parameter of each fault, in
     order of dataflow.  `axis` is the axis without which the first fault does not occur, "" if there
-    is none or more than one, and `not_axes` has those without which it occurs too.
+    is none or more than one, and `not_axes` has those without which it occurs too.  `summed` has
+    the axes over which the line `source` sums gradients, if it sums wrong ones alone.
     """
 
     rows: tuple[tuple[str, str], ...]
@@ -158,3 +159,4 @@ class Located:
     faults: tuple[tuple[str, str], ...] = ()
     axis: str = ""
     not_axes: tuple[str, ...] = ()
+    summed: tuple[str, ...] = ()

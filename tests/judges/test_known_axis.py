@@ -111,3 +111,25 @@ def test_an_axis_that_was_not_tried_remains_possible(bench: Bench) -> None:
     assert "by chance" in pattern.cause
     assert "dp" not in pattern.cause
     assert pattern.axis == "tp"
+
+
+def test_a_line_that_sums_the_wrong_gradients_alone_over_an_axis_counts_its_replicas(
+    bench: Bench,
+) -> None:
+    pattern = known(bench, Located((), summed=("tp",)))
+    assert pattern.text == "the value is 2 times the reference, a factor of tp"
+    assert pattern.cause == "a division by tp is missing, or a sum over tp counts replicas"
+
+
+@pytest.mark.parametrize(
+    "located",
+    [
+        Located((), summed=("tp", "dp")),
+        Located((), summed=("cp",)),
+        Located((), not_axes=("tp", "dp"), summed=("tp",)),
+    ],
+)
+def test_a_sum_over_several_or_other_axes_does_not_tell_which(
+    bench: Bench, located: Located
+) -> None:
+    assert "a factor of" not in known(bench, located).text

@@ -82,8 +82,8 @@ class LadderJudgement:
 
     `program` and `point` name the candidate; `case` is its test, None for traces without one.
     `left_out` says why rungs were skipped, `located` is the result of localisation, and `summary`
-    is the Point's entry in the terminal's summary.  `pictures` has the values of the first wrong
-    tensors, if a page shows the run.
+    is the Point's entry in the terminal's summary.  If a page shows the run, `placed` has the
+    stages of a pipeline and the collectives, and `pictures` the values of the first wrong tensors.
     """
 
     program: str
@@ -94,6 +94,7 @@ class LadderJudgement:
     located: Located | None = None
     summary: PointSummary = field(default_factory=lambda: PointSummary(point="", verdict="pass"))
     judge: str = "compare"
+    placed: Sequence[Panel] = ()
     pictures: Sequence[Panel] = ()
     panels: ClassVar[str] = "pytest_trainsafe.judges.compare.panels"
     text: ClassVar[str] = "pytest_trainsafe.judges.compare.text"

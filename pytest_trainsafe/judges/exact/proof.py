@@ -252,6 +252,8 @@ def _localised(exact: LadderJudgement, widest: LadderJudgement) -> LadderJudgeme
         summary["seconds"] = {**summary.get("seconds", {}), **seconds}
     if found.source:
         summary["look_at"] = {"source": found.source, "what": found.what}
+    if "facts" in widest.summary:
+        summary["facts"] = widest.summary["facts"]
     if found.faults:
         summary["faults"] = list(found.faults)
     return replace(exact, located=found, summary=summary)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import torch
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.finding import Finding, Located, Pattern
@@ -16,6 +20,7 @@ from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting, of_
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
+from tests.support.compare.traces import Record, training, write
 
 
 def wrong(step: int, kind: str = "activation", factor: float = 0.0) -> Finding:
@@ -26,18 +31,31 @@ def wrong(step: int, kind: str = "activation", factor: float = 0.0) -> Finding:
     )
 
 
-def facts(located: Located | None, **axes: Any) -> list[tuple[str, str]]:
-    """The facts about a failure in step 1 of gpt at a Point, with a setting that differs."""
+def facts(
+    folder: Path, located: Located | None, failing: Sequence[Finding] = (), **axes: Any
+) -> list[tuple[str, str]]:
+    """The facts about a failure in step 1 of gpt at a Point, with a setting that differs.
+
+    Only the last stage of a pipeline has the tensors.
+    """
+
+    def last(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        return part if at["pp"] == axes.get("pp", 1) - 1 else None
+
     case = Case(Point.of(**axes), resolve(gpt.train), Settings())
-    return facts_of(case, [wrong(1)], located, [Apart("lr", "2", "1", ("up.weight",))])
+    candidate = write(folder / "candidate", training(steps=2), case.point, edit=last)
+    apart = [Apart("lr", "2", "1", ("up.weight",))]
+    return facts_of(case, candidate, failing or [wrong(1)], located, apart)
 
 
-def test_the_facts_are_the_axis_the_start_what_is_at_fault_and_the_settings() -> None:
+def test_the_facts_are_the_axis_the_start_what_is_at_fault_and_the_settings(
+    tmp_path: Path,
+) -> None:
     rows = (
         ("faulty", "the forward of up"), ("reduced by", "one"), ("", "another"),
         ("axis", "tp: at tp=1 the fault is gone"), ("localised", "in 3.0 s"),
     )  # fmt: skip
-    found = facts(Located(rows), tp=2, cp=2)
+    found = facts(tmp_path, Located(rows), tp=2, cp=2)
 
     assert [label for label, _ in found] == ["axis", "begins", "faulty", "reduced by", "settings"]
     assert found[0][1] == "tp: at tp=1 the fault is gone"
@@ -45,9 +63,31 @@ def test_the_facts_are_the_axis_the_start_what_is_at_fault_and_the_settings() ->
     assert found[4][1] == "lr is 2 in the candidate and 1 in the reference, for up.weight"
 
 
-def test_without_a_localisation_only_a_single_axis_is_named() -> None:
-    assert facts(None, tp=2)[0] == ("axis", "tp, the only one of this Point")
-    assert "axis" not in dict(facts(None, tp=2, cp=2))
+def test_without_a_localisation_only_a_single_axis_or_that_of_the_pattern_is_named(
+    tmp_path: Path,
+) -> None:
+    assert facts(tmp_path / "one", None, tp=2)[0] == ("axis", "tp, the only one of this Point")
+    assert "axis" not in dict(facts(tmp_path / "two", None, tp=2, cp=2))
+    terms = Pattern("partial sum", "terms", "cp")
+    failing = [msgspec.structs.replace(wrong(1), pattern=terms)]
+    said = "cp, by the pattern; Points without it were not tried"
+    assert dict(facts(tmp_path / "pattern", None, failing, tp=2, cp=2))["axis"] == said
+
+
+def test_with_other_arguments_the_only_axis_is_named_with_them(tmp_path: Path) -> None:
+    case = Case(Point.of(tp=2), resolve(gpt.train), Settings(), candidate_arguments={"layers": 1})
+    trace = write(tmp_path, training(steps=2), case.point)
+    said = "tp, the only one of this Point; the arguments differ from the reference's too"
+    assert dict(facts_of(case, trace, [wrong(1)], None, []))["axis"] == said
+
+
+def test_a_tensor_that_one_stage_holds_has_its_stage_and_ranks(tmp_path: Path) -> None:
+    here = next(each.id for each in training(steps=2) if each.id.kind == "activation")
+    failing = [msgspec.structs.replace(wrong(0), where=here)]
+
+    found = dict(facts(tmp_path / "pp", None, failing, pp=2, tp=2))
+    assert found["stage"] == "pp=1 of 2 stages, on ranks 2, 3"
+    assert "stage" not in dict(facts(tmp_path / "tp", None, failing, tp=2))
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,20 @@ def test_a_failing_point_shows_where_the_error_starts_and_what_it_is(look) -> No
     assert "sum: rank 0 + rank 1" in " ".join(texts(seen, ".map-name"))
     assert page.get_by_role("heading", name="Elements that differ most").count() == 1
     assert "class SequenceParallelLayerNorm" in page.locator("tr.marked").inner_text()
-    look_at = texts(seen, ".point-head + dl.facts dt:text-is('look at') + dd > div")[0]
+    assert texts(seen, "dl.answers dt") == [
+        *("finding", "first wrong", "error", "pattern", "so", "axis", "look at")
+    ]
+    assert texts(seen, ".point-head + dl.answers dd")[5].startswith("tp, by the pattern")
+    look_at = texts(seen, "dl.answers dt:text-is('look at') + dd > div")[0]
     line = page.locator("tr.marked td.line").first.inner_text().split()[-1]
     assert f":{line} class SequenceParallelLayerNorm" in look_at
+    held = page.get_by_role("heading", name="Collectives of the steps")
+    assert held.count() == 1
+    top = page.locator("dl.answers").bounding_box()
+    assert top is not None
+    assert top["y"] + top["height"] < 600  # within the window
+    assert page.locator("details.message:not([open])").count() == 1
+    assert [each.split(" ")[0] for each in texts(seen, "figure h4")[:2]] == ["Source:", "Dataflow"]
     assert f"rerun pytest '{UNREDUCED}'" in " ".join(texts(seen, "dl.facts")).replace("\n", " ")
 
 

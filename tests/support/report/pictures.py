@@ -33,6 +33,7 @@ PICTURES = {
     "curves": (UNREDUCED, "Errors of param_grad, in order"),
     "values": (MASK, "Values: decoder.layers.0.self_attention.linear_qkv.output"),
     "ranks": (UNREDUCED, "What each rank holds"),
+    "collectives": (UNREDUCED, "Collectives of the steps"),
     "draws": ("test_drops[dp2-float64]", "Random draws of every rank"),
     "hang": ("test_hang", "Collectives of every rank"),
     "resume": ("test_resumed[dp2]", "Steps of the three Runs"),

@@ -15,6 +15,7 @@ from pytest_trainsafe.align.merge import Merged, Part, merge
 from pytest_trainsafe.align.updates import ends, update_parts
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
+from pytest_trainsafe.judges.compare.explain.groups import spanned
 from pytest_trainsafe.judges.compare.explain.part_ratio import allowed_of
 from pytest_trainsafe.judges.compare.explain.uneven import unevenly_scaled
 from pytest_trainsafe.judges.compare.patterns.catalogue import explain
@@ -22,6 +23,7 @@ from pytest_trainsafe.judges.compare.patterns.partial_sum import names_axis
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.tensor import TensorJudgement, judge_tensor
+from pytest_trainsafe.trace.facts import CollectiveEvent
 
 #: The pattern of replicas that are all correct.
 ROUNDED_APART = Pattern(
@@ -116,6 +118,7 @@ def _wrong(
         parameters=_parameters(rung, id),
         only=_only_axis(rung),
         computed=_computed(rung, id),
+        summed=_summed(rung, id),
         numbers=rung.numbers,
     )
 
@@ -212,6 +215,21 @@ def _computed(rung: RungTraces, id: TensorId) -> dict[int, frozenset[int]]:
         )
         for rank in rung.candidate.ranks
     }
+
+
+def _summed(rung: RungTraces, id: TensorId) -> frozenset[str]:
+    """The axes over which collectives sum or average a gradient that they were given by its name.
+
+    The gradient is that of a step, after all reductions; for any other tensor there are none.
+    """
+    if id.kind not in ("main_grad", "unclipped_grad"):
+        return frozenset()
+    found: set[str] = set()
+    for rank in rung.candidate.ranks:
+        for call in rank.events_of(CollectiveEvent):
+            if call.name == f"{id.path}.grad" and call.reduce in ("SUM", "AVG"):
+                found.update(spanned(rung.candidate.point, call.ranks))
+    return frozenset(found)
 
 
 def _finite(rung: RungTraces, id: TensorId) -> torch.Tensor | None:

@@ -5,4 +5,7 @@ runs         requests the Runs of one rung
 fixed_dtype  programs that cannot run in a rung's dtype
 known_axis   which axes a localisation rules out as the cause of a factor
 summary      a Point's entry in the terminal's summary
+facts        what a page says of a failure beside its first wrong tensor
+stages       the modules and the ranks of each stage of a pipeline, for a page
+collectives  the lines that call collectives, and their axes, for a page
 """

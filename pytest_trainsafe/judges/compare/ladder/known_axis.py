@@ -27,4 +27,9 @@ def _known(finding: Finding, located: Located) -> Finding:
 
 def _pattern(pattern: Pattern, located: Located) -> Pattern:
     left = without_axes(pattern, located.not_axes)
-    return of_axis(left, located.axis) if equal_axes(left) == (located.axis,) else left
+    equal = equal_axes(left)
+    if equal == (located.axis,):
+        return of_axis(left, located.axis)
+    # A line that sums wrong gradients alone, over an axis of the size of the factor, sums replicas.
+    counted = [axis for axis in located.summed if axis in equal and pattern.factor > 1]
+    return of_axis(left, counted[0]) if len(counted) == len(located.summed) == 1 else left

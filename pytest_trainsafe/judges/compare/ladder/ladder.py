@@ -32,11 +32,13 @@ from pytest_trainsafe.judges.compare.guards.leading import led_by_setup, setup_h
 from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
 from pytest_trainsafe.judges.compare.judgement import Advice, LadderJudgement, RungJudgement
+from pytest_trainsafe.judges.compare.ladder.collectives import collectives
 from pytest_trainsafe.judges.compare.ladder.facts import facts_of
 from pytest_trainsafe.judges.compare.ladder.fixed_dtype import with_dtype_advice
 from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
 from pytest_trainsafe.judges.compare.ladder.known_setting import with_known_setting
 from pytest_trainsafe.judges.compare.ladder.runs import make_rung, measured_again, more_samples
+from pytest_trainsafe.judges.compare.ladder.stages import stages
 from pytest_trainsafe.judges.compare.ladder.summary import point_summary
 from pytest_trainsafe.judges.compare.rerecord import tensors_to_record
 from pytest_trainsafe.judges.compare.rung import RungTraces
@@ -105,7 +107,8 @@ def climb(
         raise broken[1]  # not reproducible, so not caused by the dtype
     point, located = str(case.point), ladder.located
     judgement = LadderJudgement(case.program.name, point, ladder.judged, case, left_out, located)
-    return replace(judgement, summary=ladder.summary(judgement), pictures=ladder.pictures())
+    summary, placed = ladder.summary(judgement), ladder.placed()
+    return replace(judgement, summary=summary, placed=placed, pictures=ladder.pictures())
 
 
 class _Ladder:
@@ -230,6 +233,14 @@ class _Ladder:
         assert self._rung is not None
         return more_samples(rung, dtype, reference, 1 + len(self._rung.resampled))
 
+    def placed(self) -> Sequence[Panel]:
+        """The stages of a pipeline and the collectives of a failure, if a page is made."""
+        rung = self._rung
+        if not collecting() or rung is None or not self.judged[-1].failed:
+            return ()
+        made = stages(rung.candidate, rung.reference), collectives(rung.candidate)
+        return [panel for panel in made if panel is not None]
+
     def pictures(self) -> Sequence[Panel]:
         """The values of the first wrong tensors, taken while traces exist, if a page is made."""
         if not collecting() or self._rung is None:
@@ -249,7 +260,8 @@ class _Ladder:
         if collecting() and self._rung is not None and judgement.verdict == "fail":
             failing = [f for f in self.judged[-1].comparison.findings if f.verdict == "fail"]
             apart = settings_apart(self._rung.candidate, self._rung.reference)
-            summary["facts"] = facts_of(candidate.case, failing, self.located, apart)
+            trace = self._rung.candidate
+            summary["facts"] = facts_of(candidate.case, trace, failing, self.located, apart)
         if self.located is not None and self.located.source:
             summary["look_at"] = {"source": self.located.source, "what": self.located.what}
         if self.reference.runs.reused:

@@ -44,6 +44,7 @@ from pytest_trainsafe.judges.compare.localize.gradients import (
     never_reduced,
     norm_text,
     reduced_wrongly,
+    summed_at,
     unsummed,
 )
 from pytest_trainsafe.judges.compare.localize.inputs import Compared
@@ -88,7 +89,9 @@ def located(
     if axis:
         rows.append(("axis", axis))
     named = tuple((fault.phase, fault.target) for fault in faults)
-    return Located(tuple(rows), *description.place(first), named)
+    place = description.place(first)
+    sums = summed_at(rung.candidate, description.places.reductions, named, place[0])
+    return Located(tuple(rows), *place, named, summed=sums)
 
 
 class _Description:
@@ -417,7 +420,7 @@ class _Description:
             if own:
                 return self.code(own[0].module)
             axis = self.unsummed_axis(group)
-            summing = self.places.summing(axis) if axis else NOWHERE
+            summing = self.places.summing(axis, [f.target for f in group]) if axis else NOWHERE
             return summing if summing[0] else self.code(fault.target)
         if not fault.uncalled:
             return self.code(fault.target)

@@ -243,3 +243,22 @@ def suspicion(
         return bool(found & (right - wrong)), 0 if of_any else len(wrong - found)
 
     return key
+
+
+def summed_at(
+    candidate: Trace,
+    reductions: Iterable[Reduction],
+    faults: Iterable[tuple[str, str]],
+    source: str,
+) -> tuple[str, ...]:
+    """The axes over which the line `source` sums gradients; () unless it sums wrong ones alone.
+
+    `faults` has the phase and the parameter of each wrong gradient.  A bucket may hold any
+    gradient, and if all are wrong, the line is no other than the rest.
+    """
+    targets = {target for phase, target in faults if phase == "reduction"}
+    wrong, right = sizes_of(candidate, targets)
+    here = [made for made in reductions if source in (made.caller, made.site) and adds_up(made)]
+    axes = {made.axes for made in here}
+    alone = right - wrong and all(made.numel in wrong for made in here)
+    return axes.pop() if len(axes) == 1 and alone else ()

@@ -15,10 +15,10 @@ from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.held import parameter_of, unheld_in_both
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
-from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, set_up
+from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, own, set_up
 from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.localize.code.unheld import UnheldLines
-from pytest_trainsafe.trace.facts import Site
+from pytest_trainsafe.trace.facts import SetUp, Site
 from pytest_trainsafe.trace.reader import Trace
 
 #: The kinds of tensors that an optimizer step produces for each parameter.
@@ -68,10 +68,25 @@ def _missing(missing: Iterable[TensorId], candidate: Trace) -> Located:
         "the initial parameters, before the first step: no rank holds "
         f"{name_list(names, 'module' if len(modules) == len(names) else 'parameter')}"
     )
+    rows = [("faulty", text)]
+    at = _code(next(iter(lacking.values())).module, candidate)
     if candidate.sizes["pp"] > 1 and names[0] in modules:
         text += f"; the division into stages leaves it out: {_division(names[0], candidate)}"
-    at = _code(next(iter(lacking.values())).module, candidate)
-    return Located((("faulty", text),), *at, tuple(("initial", name) for name in names))
+        rows = [("faulty", text), ("axis", "pp, which divides the modules into stages")]
+        at = _divided(names[0], candidate, at)
+    return Located(tuple(rows), *at, tuple(("initial", name) for name in names))
+
+
+def _divided(name: str, candidate: Trace, of_class: Place) -> Place:
+    """The line that sets up the siblings of a missing module; `of_class` if it is not known."""
+    around = f"{name.rpartition('.')[0]}."
+    for rank in candidate.ranks:
+        for each in rank.events_of(SetUp):
+            if own(each.at) and each.module.startswith(around):
+                source, what = of_class
+                beside = f"; {what} is at {relative(source)}" if source else ""
+                return each.at, f"sets up {each.module} on its stage{beside}"
+    return of_class
 
 
 def _code(module: str, candidate: Trace) -> Place:

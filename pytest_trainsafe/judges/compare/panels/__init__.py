@@ -26,7 +26,7 @@ def panels(judgement: LadderJudgement) -> Sequence[Panel]:
     failing = [f for f in shown.comparison.findings if f.verdict == "fail"]
     compared = Compared.of(shown)
     code = source(judgement.located, failing, shown.explained)
-    made = [dataflow(compared), *code, kinds(compared), *curves(compared)]
+    made = [*code, dataflow(compared), *judgement.placed, kinds(compared), *curves(compared)]
     made += [*judgement.pictures, dtypes(judgement.rungs), tensors(compared)]
     return [panel for panel in made if panel is not None]
 

@@ -10,16 +10,20 @@ import msgspec
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting
+from pytest_trainsafe.report.called import called_at
 from pytest_trainsafe.report.panels import Code
 from pytest_trainsafe.report.source import code_at
 
 #: The most places that are shown.
-MOST_PLACES = 5
+MOST_PLACES = 7
 
 _PLACE = re.compile(r"(?<!\S)([^\s:]+\.py:\d{1,7})\b")
 
-#: The title of the most telling place.
-FIRST = "Source: look here first"
+#: The most functions that are shown because the most telling line calls them.
+MOST_CALLED = 3
+
+#: The titles of the most telling place, and of the functions that it calls.
+FIRST, CALLED = "Source: look here first", "Source: a function that is called there"
 
 #: Clauses that name a more telling place than the class at fault, by the phase.
 _TELLING = {
@@ -27,6 +31,9 @@ _TELLING = {
     "backward": re.compile(r"its backward runs "),
 }
 _CONSTRUCTED = re.compile(r"\S+ is constructed at ")
+
+#: Clauses whose line runs code that no other clause names: hooks, or what changes a buffer.
+_CALLS = re.compile(r"\S+ is constructed at |called at ")
 
 #: The kinds of tensors and the phases that a module's backward computes.
 _BACKWARD = frozenset({"activation_grad", "param_grad", "backward"})
@@ -57,6 +64,7 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
     else:
         return []
     made: list[Code] = []
+    called: list[Code] = []
     said, unsaid = set(), []
     for place, clause in places.items():
         title = "Source: look here too" if made else first
@@ -66,16 +74,29 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
             continue
         made.append(code)
         said.add(clause)
+        if len(made) == 1 or _CALLS.match(clause):
+            called += _called(code, place, methods[0])
         if phase in _FORWARD and (located is None or place == located.source):
             constructor = code_at(place, "Source: its constructor", clause, ("__init__",))
             if constructor is not None and _defined(constructor) and not _has(code, constructor):
                 made.append(constructor)
+    # At once after a statement, but after the constructor of a class.
+    at = 1 if made and "def " not in made[0].lines[made[0].marked - made[0].first] else len(made)
+    made[at:at] = [each for each in called if not any(_has(shown, each) for shown in made)]
     placeless = [] if located is None else _placeless(located.what)
     more = [clause for clause in dict.fromkeys((*placeless, *unsaid)) if clause not in said]
     if made and more:
         note = "; ".join(filter(None, (made[0].note, *more)))
         made[0] = msgspec.structs.replace(made[0], note=note)
     return made[:MOST_PLACES]
+
+
+def _called(code: Code, place: str, method: str) -> list[Code]:
+    """The functions of the program that a place calls, or that the function there calls."""
+    called = called_at(f"{place.rpartition(':')[0]}:{code.marked}", method)
+    return [shown for each in called if (shown := code_at(each, CALLED, "called there"))][
+        :MOST_CALLED
+    ]
 
 
 def _defined(constructor: Code) -> bool:
@@ -108,7 +129,7 @@ def _placeless(what: str) -> list[str]:
 
 def _without(place: str, clause: str) -> str:
     """A clause without the place that is shown beside it."""
-    return re.sub(rf"(?:, is)? at {re.escape(place)}(?!\d)", "", clause)
+    return re.sub(rf"(?:,? is)? at {re.escape(place)}(?!\d)", "", clause)
 
 
 def _has(shown: Code, code: Code) -> bool:

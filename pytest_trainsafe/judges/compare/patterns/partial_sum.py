@@ -11,11 +11,14 @@ import torch
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.layout import Partial, axes_of
-from pytest_trainsafe.core.mesh import mesh_of
+from pytest_trainsafe.core.mesh import elsewhere, mesh_of
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 
 #: The largest number of ranks that are listed.
 MAX_RANKS = 8
+
+#: The gradients of parameters, which collectives outside of the model reduce.
+_REDUCED = frozenset({"param_grad", "unclipped_grad", "main_grad"})
 
 _NOUNS = {"activation": "activation", "loss": "loss", "grad_norm": "gradient norm"}
 
@@ -111,6 +114,7 @@ def _pattern(
         left = wrong.norm(wrong.minus(value, wrong.reference))
         close = f"(to {left / (wrong.norm(wrong.reference) or 1.0):.1e})"
     noun = _NOUNS.get(wrong.kind, "gradient" if "grad" in wrong.kind else "value")
+    instead = _instead(wrong, axes) if divided == axes and wrong.kind in _REDUCED else ()
     if divided == axes:
         text = (
             f"the mean over the ranks of {along} ({terms}, divided by their number) equals the "
@@ -127,7 +131,42 @@ def _pattern(
     axis = axes[0] if len(axes) == 1 else along
     missing = "average" if divided == axes else "all-reduce"
     short = f"partial sums over {along}, {missing} missing"
+    other = " and ".join(instead)
+    if instead and {*instead} <= wrong.summed and not wrong.summed & {*axes}:
+        cause = f"it is summed over the replicas of {other} instead of over {along}"
+        short = f"summed over {other} instead of {along}"
+    elif instead:
+        cause += (
+            f", or it is summed over the replicas of {other} instead of over {along}: both have "
+            f"{_size(wrong, axes)} ranks"
+        )
     return Pattern("partial sum", f"{text} {close}", axis, cause, short=short)
+
+
+def _instead(wrong: WrongTensor, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Other axes of the size of `axes` whose ranks hold replicas; () if there are none.
+
+    Ranks that sum their terms over these other axes hold the mean over `axes` times this size: the
+    values do not tell a sum over the wrong axes from an average that is missing.
+    """
+    size = _size(wrong, axes)
+    others = [
+        axis
+        for axis, count in wrong.sizes.items()
+        if count > 1 and axis not in axes and _replicas(wrong, axis)
+    ]
+    sets = (c for n in range(1, len(others) + 1) for c in itertools.combinations(others, n))
+    return next((found for found in sets if _size(wrong, found) == size), ())
+
+
+def _replicas(wrong: WrongTensor, axis: str) -> bool:
+    """Whether all ranks that differ only along `axis` hold the same values, bit for bit."""
+    first: dict[tuple[tuple[str, int], ...], torch.Tensor] = {}
+    for part in wrong.parts:
+        held = first.setdefault(elsewhere(part.coordinates, (axis,)), part.tensor)
+        if not torch.equal(held, part.tensor):
+            return False
+    return len(first) < len(wrong.parts)
 
 
 def _terms(parts: list[Part], axes: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ import torch
 
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.layout import Scaled
-from pytest_trainsafe.core.mesh import mesh_of
+from pytest_trainsafe.core.mesh import OverMesh, mesh_of
 from pytest_trainsafe.core.usage import in_print
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 
@@ -181,8 +181,11 @@ def _names(factor: float, wrong: WrongTensor) -> dict[float, list[str]]:
     Products and quotients of sizes are tried only if no single size is close.
     """
     order = _LIKELY.get(wrong.kind, _REDUCED)
-    every = {**wrong.sizes, **wrong.factors}
     mesh = mesh_of(wrong.sizes)
+    derived = wrong.sizes.derived if isinstance(wrong.sizes, OverMesh) else {}
+    # Axes such as ep reuse the ranks of others, but a program may divide by their size as well.
+    overlapping = {axis: derived[axis] for axis in mesh.overlaps if axis in derived}
+    every = {**wrong.sizes, **overlapping, **wrong.factors}
     layout = wrong.parts[0].layout if wrong.parts else ()
     divided = mesh.expand(p.axis for p in layout if isinstance(p, Scaled))
 

@@ -40,7 +40,8 @@ class WrongTensor:
     gradient, and `left` has what a program that does not clear its gradients may still hold of the
     previous step, in the reference's values.
     If the tensor is an update, `parameters` has the reference's values before and after the step.
-    `computed` maps each rank to the micro-batches that it computes in the tensor's step.
+    `computed` maps each rank to the micro-batches that it computes in the tensor's step, and
+    `summed` has the axes over which recorded collectives sum or average the tensor, by its name.
     `numbers` is the arithmetic of the rung.
     """
 
@@ -60,6 +61,7 @@ class WrongTensor:
     parameters: tuple[torch.Tensor, ...] = ()
     only: str = ""
     computed: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    summed: frozenset[str] = frozenset()
     numbers: Arithmetic = FLOATING
     error: float = field(init=False)
 

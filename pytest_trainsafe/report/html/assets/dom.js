@@ -92,9 +92,9 @@ const mark = (verdict) =>
     (VERDICTS[verdict] || ["·"])[0]);
 
 // Rows of label and value; rows without a value are left out.
-function facts(rows) {
+function facts(rows, kind = "") {
   const kept = rows.filter(([, value]) => value !== "" && value !== null && value !== undefined);
-  return h("dl", {class: "facts"},
+  return h("dl", {class: `facts ${kind}`.trim()},
     kept.map(([label, value]) => [h("dt", {}, label), h("dd", {}, value)]));
 }
 

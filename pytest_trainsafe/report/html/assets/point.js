@@ -2,10 +2,6 @@
 
 function headOf(entry) {
   const {outcome} = entry;
-  const first = outcome.first;
-  const error = first.error === null ? null : h("span", {}, short(first.error), first.dtype ?
-    ` in ${first.dtype}` : "", first.allowed === null ? "" : first.allowed === 0 ?
-    "; the values must be equal" : `, rounding allows ${short(first.allowed)}`);
   const letter = entry.family >= 0 ? h("span", {class: `letter f${entry.family % 6}`,
     title: `family ${FAMILY(entry.family)}`}, FAMILY(entry.family)) : null;
   const stages = Object.entries(entry.stages).map(([stage, value]) => `${stage} ${seconds(value)}`);
@@ -15,18 +11,9 @@ function headOf(entry) {
       h("h2", {}, mark(outcome.verdict), " ", path(outcome.point || shortName(entry)), " ", letter),
       h("p", {class: "quiet"}, path(outcome.nodeid), outcome.program ? [" · ",
         path(outcome.program)] : null)),
+    wrong ? facts(answersOf(entry), "answers") : null,
     facts([
-      ["finding", wrong && outcome.line ? path(outcome.line) : ""],
-      ["first wrong", wrong && first.where ? h("span", {}, h("a", {href: linkTo({point: entry.key,
-        tensor: first.where})}, path(first.where)), meaningOf(first.where)) : ""],
-      ["error", wrong ? error : null],
-      ["missing", wrong && missing(first)],
-      ["pattern", wrong ? patternOf(first) : ""],
-      ["so", first.cause ? name(first.cause, "said") : ""],
-      ...(wrong ? factsOf(first) : []),
-      ["reason", wrong && !first.where && outcome.reason && !outcome.line.includes(
-        outcome.reason.slice(0, 40)) ? name(outcome.reason, "said") : ""],
-      ["look at", wrong && first.source ? lookAt(entry) : ""],
+      ...(wrong ? detailsOf(entry) : []),
       ["closest", !wrong && outcome.worst_name ? [path(outcome.worst_name),
         `: ${short(outcome.worst)} of what is allowed`] : ""],
       ["tensors", outcome.tensors.length ? `${outcome.tensors.join(" / ")} compared` : ""],
@@ -34,6 +21,38 @@ function headOf(entry) {
       ["time", `${seconds(outcome.seconds)}${stages.length ? `: ${stages.join(", ")}` : ""}`],
     ])];
 }
+
+// The facts that say what is wrong, on which axis, in which tensor and at which line.
+function answersOf(entry) {
+  const {outcome} = entry;
+  const {first} = outcome;
+  const error = first.error === null ? null : h("span", {}, short(first.error), first.dtype ?
+    ` in ${first.dtype}` : "", first.allowed === null ? "" : first.allowed === 0 ?
+    "; the values must be equal" : `, rounding allows ${short(first.allowed)}`);
+  return [
+    ["finding", outcome.line ? path(withoutPlace(outcome)) : ""],
+    ["first wrong", first.where ? h("span", {}, h("a", {href: linkTo({point: entry.key,
+      tensor: first.where})}, path(first.where)), meaningOf(first.where)) : ""],
+    ["error", error],
+    ["missing", outcome.line.includes(first.message) ? "" : missing(first)],
+    ["pattern", patternOf(first)],
+    ["so", first.cause ? name(first.cause, "said") : ""],
+    ...factsOf(first).filter(([label]) => BESIDE.includes(label)),
+    ["reason", !first.where && outcome.reason && !outcome.line.includes(
+      outcome.reason.slice(0, 40)) ? name(outcome.reason, "said") : ""],
+    ["look at", first.source ? lookAt(entry) : ""],
+  ];
+}
+
+// The other facts about what is wrong.
+const detailsOf = ({outcome}) =>
+  factsOf(outcome.first).filter(([label]) => !BESIDE.includes(label));
+
+// The facts that stand beside the answers.
+const BESIDE = ["axis", "stage", "begins", "faulty", "settings"];
+
+// The finding; its place is left out where the lines to look at follow.
+const withoutPlace = ({line, first}) => (first.source ? line.replace(/, at \S+:\d+$/, "") : line);
 
 // What the kind of a tensor means, by the tensor's name: "weight · param_grad · step 0".
 function meaningOf(where) {
@@ -61,9 +80,11 @@ function lookAt(entry) {
   const cards = entry.sections.filter((section) => section.verdict !== "pass")
     .flatMap((section) => section.panels || []).filter((panel) => panel.type === "code");
   if (cards.length) {
-    return cards.map(({file, marked, note}) => {
+    return cards.map(({file, first, lines, marked, note}) => {
       const place = `${file.replace(/:\d+$/, "")}:${marked}`;
+      const line = (lines[marked - first] || "").trim();
       return h("div", {title: place}, path(near(place)),
+        line ? [" ", h("code", {class: "said-line"}, h("bdi", {}, line))] : null,
         note ? [" ", h("span", {class: "quiet"}, name(near(note), "said"))] : null);
     });
   }
@@ -78,12 +99,13 @@ function panelOf(panel) {
   return maker ? maker(panel) : null;
 }
 
-function sectionOf(section, only) {
-  const wrong = section.verdict !== "pass";
+// What a judge shows; its report is folded if it has panels, which the facts above lead to.
+function sectionOf(section) {
+  const plain = section.verdict !== "pass" && !(section.panels || []).length;
   return h("section", {class: "judged"},
     h("h3", {}, mark(section.verdict), " ", name(section.judge),
       section.what ? h("span", {class: "quiet"}, " ", path(section.what)) : null),
-    section.text ? h("details", {class: "message", open: wrong && only},
+    section.text ? h("details", {class: "message", open: plain},
       h("summary", {}, "Report"), h("pre", {tabindex: "0", role: "region",
         "aria-label": "Report"}, section.text)) : null,
     (section.panels || []).map((panel, i, all) => panelOf(panel.type === "maps" &&
@@ -98,7 +120,7 @@ function drawPoint(entry) {
   const failing = entry.sections.filter((section) => section.verdict !== "pass");
   const order = [...failing, ...entry.sections.filter((section) => section.verdict === "pass")];
   article.replaceChildren(...[h("p", {class: "back"}, h("a", {href: "#"}, "All points")),
-    headOf(entry), order.map((section) => sectionOf(section, true)), runOf(entry.run)]
+    headOf(entry), order.map(sectionOf), runOf(entry.run)]
     .flat(3).filter(Boolean));
 }
 

@@ -12,9 +12,11 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.localize.initial import initial
 from pytest_trainsafe.judges.compare.rung import RungTraces
+from pytest_trainsafe.trace.facts import SetUp
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import ModuleEvent
 from tests.support.compare.traces import Record, training, write
+from tests.support.localize.blamed_traces import noting
 
 #: The modules of `training`, and their names in these tests.
 NAMES = {
@@ -67,3 +69,22 @@ def test_a_missing_parameter_of_an_existing_module_is_not_blamed_on_the_stage_di
     text = report(tmp_path, "decoder.layers.1.fc1.bias", LAYERS)
     assert "no rank holds decoder.layers.1.fc1.bias" in text
     assert "division" not in text
+
+
+def test_a_layer_on_no_stage_is_due_to_pp_and_the_line_that_sets_up_the_others(
+    tmp_path: Path,
+) -> None:
+    records = [renamed(record) for record in training(steps=1)]
+    reference = write(tmp_path / "reference", records)
+
+    def without(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        return None if record.id.path.startswith("decoder.layers.2") else part
+
+    sets_up = SetUp("decoder.layers.1", "/me/stages.py:40", "/me/stages.py:90")
+    candidate = write(tmp_path / "candidate", records, Point.of(pp=2), edit=without)
+    rung = noting(RungTraces("float64", watched(candidate, LAYERS), reference), sets_up)
+    found = initial(compare(rung), rung.candidate)
+
+    assert ("axis", "pp, which divides the modules into stages") in found.rows
+    assert found.source == "/me/stages.py:40"
+    assert found.what.startswith("sets up decoder.layers.1 on its stage")

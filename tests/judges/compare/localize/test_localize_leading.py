@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.compare.localize.code.lines import set_up
 from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Annotations, Caller, Made, SetUp, Site
 from pytest_trainsafe.trace.schema import ModuleEvent
 from tests.support.compare.clipped_traces import rung
-from tests.support.compare.traces import Record, only
+from tests.support.compare.traces import Record, only, training, write
 from tests.support.localize.blamed_traces import PROGRAM, calling, described, located_faults, noting
 from tests.support.localize.call_traces import Flow, flow, values
 from tests.support.localize.call_traces import rung as called
@@ -193,3 +194,15 @@ def test_a_line_that_passes_no_annotation_is_not_named_as_the_one_that_passes_th
     watch = Site("watch", "/me/fit.py:12")
     noted = noting(of_norm, watch, Annotations())
     assert Places(noted.candidate, PROGRAM).of_annotations() == ("", "")
+
+
+def test_a_module_that_a_constructor_sets_up_names_its_line_there_and_the_call(
+    tmp_path: Path,
+) -> None:
+    nested = SetUp("norm", "/me/apply.py:7", "/me/attention.py:31")
+    trace = write(tmp_path, training(steps=1), notes=[nested])
+
+    said = "; norm is set up at /me/attention.py:31, called at /me/apply.py:7"
+    assert set_up(trace, "norm", "/me/norm.py:3") == said
+    assert set_up(trace, "norm", "/me/attention.py:3") == "; norm is set up at /me/apply.py:7"
+    assert set_up(trace, "fc1", "/me/norm.py:3") == ""

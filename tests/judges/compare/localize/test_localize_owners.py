@@ -75,7 +75,7 @@ def test_a_forward_names_the_collectives_between_the_module_before_and_its_outpu
         events.append(event)
     trace = trace.with_ranks([dataclasses.replace(trace.ranks[0], events=events)])
     assert communication(trace, "fc1", "/me/model.py:1") == (
-        "its forward calls all_reduce(SUM) at /me/talk.py:3, called at /me/up.py:7"
+        "its forward calls all_reduce(SUM) over tp at /me/talk.py:3, called at /me/up.py:7"
     )
     assert "/me/other.py:3" in communication(trace, "fc2", "/me/model.py:1")
     assert communication(trace, "norm", "/me/model.py:1") == ""
@@ -98,6 +98,8 @@ def test_a_parameter_that_two_stages_hold_names_where_the_later_stage_sets_it_up
         ranks.append(dataclasses.replace(rank, facts={**rank.facts, SetUp: [placed]}))
     trace = wrong.candidate.with_ranks(ranks)
     source, what = copies(trace, ["fc1.bias"])
+    assert copies(trace, ["fc1.bias"], "pp") == (source, what)
+    assert copies(trace, ["fc1.bias"], "dp") == ("", "")
     assert source == "/me/stages.py:9"
     assert what == (
         "sets up fc1 on rank 1 of pp, and on rank 0 at /me/first.py:3; no call that reduces its "

@@ -19,7 +19,7 @@ from pytest_trainsafe.judges.compare.localize.code.owners import summed_for_othe
 from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.localize.initial import whole_steps
 from pytest_trainsafe.sweep.program import Program
-from pytest_trainsafe.trace.facts import CollectiveEvent, Reduction, Site, What
+from pytest_trainsafe.trace.facts import CollectiveEvent, Reduction, SetUp, Site, What
 from tests.support.compare.clipped_traces import rung
 from tests.support.compare.traces import Record, draw, only
 from tests.support.localize.blamed_traces import PROGRAM, noting
@@ -48,7 +48,7 @@ def wrong(tmp_path_factory: pytest.TempPathFactory):
 
 def place(
     wrong,
-    *lines: Reduction | Site,
+    *lines: Reduction | SetUp | Site,
     phase: Phase = "reduction",
     of: str = "fc1.bias",
     both: tuple[Site, ...] = (),
@@ -177,6 +177,13 @@ def test_the_line_that_constructs_a_gradient_reducing_wrapper_is_named(wrong) ->
     assert source == "/me/fit.py:25"
     does = "reduces the gradients of the parameters that its module had then"
     assert what == f"DistributedDataParallel is applied here and {does}"
+
+
+def test_a_module_that_is_set_up_below_the_wrapper_is_named_with_its_line(wrong) -> None:
+    _, what = place(wrong, STEP, DDP, SetUp("fc1", "/me/fit.py:27"))
+    assert what.endswith("; fc1 is set up after that, at /me/fit.py:27")
+    for earlier in (SetUp("fc1", "/me/fit.py:21"), SetUp("fc1", "/me/build.py:27")):
+        assert "after that" not in place(wrong, STEP, DDP, earlier)[1]
 
 
 def test_without_a_reduction_the_line_that_changes_gradients_or_steps_is_named(wrong) -> None:

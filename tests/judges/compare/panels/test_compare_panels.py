@@ -281,3 +281,39 @@ def test_a_class_whose_forward_is_wrong_has_its_constructor_shown_after_the_forw
         shown = [*source(None, found, explained=False)]
         marked = [code.lines[code.marked - code.first].strip() for code in shown]
         assert marked == ["def forward(self, x):", *constructor]
+
+
+def test_the_functions_that_the_first_line_calls_follow_it(tmp_path: Path) -> None:
+    path = tmp_path / "stages.py"
+    path.write_text(
+        "def numbers(n):\n    return range(n)\n\n\n" + "FILLER = 1\n" * 20 + "\n\n"
+        "def build(n):\n    return Stage(numbers(n))\n\n\n" + "FILLER = 1\n" * 20
+        + "class Stage:\n    pass\n"
+    )  # fmt: skip
+    lines = path.read_text().splitlines()
+    at, cls = (lines.index(each) + 1 for each in ("    return Stage(numbers(n))", "class Stage:"))
+    what = f"sets up layers.0 on its stage; module class Stage is at {path}:{cls}"
+    shown = source(Located((), f"{path}:{at}", what), [], explained=False)
+
+    marked = [code.lines[code.marked - code.first].strip() for code in shown]
+    assert marked == ["return Stage(numbers(n))", "def numbers(n):", "class Stage:"]
+    assert [code.note for code in shown] == [
+        *("sets up layers.0 on its stage", "called there", "module class Stage")
+    ]
+
+
+def test_the_functions_between_a_line_and_its_caller_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "balance.py"
+    path.write_text(
+        "class Bias:\n    def update(self, counts):\n        self.bias += counts\n\n\n"
+        + "FILLER = 1\n" * 20
+        + "def balance(all):\n    all[0].update(1)\n\n\n"
+        + "FILLER = 1\n" * 20
+        + "balance(every)\n"
+    )  # fmt: skip
+    last = len(path.read_text().splitlines())
+    what = f"changes buffers, by add_; called at {path}:{last}"
+    shown = source(Located((), f"{path}:3", what), [], explained=False)
+
+    marked = [code.lines[code.marked - code.first].strip() for code in shown]
+    assert marked == ["self.bias += counts", "def balance(all):", "balance(every)"]

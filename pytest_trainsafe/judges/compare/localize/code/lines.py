@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_trainsafe.core.code_files import is_fixture, is_installed, relative
+from pytest_trainsafe.judges.compare.explain.groups import over
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import (
     Caller,
@@ -35,10 +36,17 @@ _MOST_CALLED = 4
 
 
 def set_up(candidate: Trace, module: str, source: str) -> str:
-    """A clause on the line that put a module into its place, if its code is at `source`."""
+    """A clause on the line that put a module into its place, if its code is at `source`.
+
+    If a constructor of the program did, it is the line in it, with the line that led there.
+    """
     placed = (each for rank in candidate.ranks for each in rank.events_of(SetUp))
-    line = next((each.at for each in placed if each.module == module), "")
-    return apart(f"; {module} is set up at {relative(line)}", line, source)
+    found = next((each for each in placed if each.module == module), None)
+    if found is None:
+        return ""
+    led = f", called at {relative(found.at)}" if own(found.at) and found.at != found.inside else ""
+    inside = apart(f"; {module} is set up at {relative(found.inside)}{led}", found.inside, source)
+    return inside or apart(f"; {module} is set up at {relative(found.at)}", found.at, source)
 
 
 def constructed(candidate: Trace, module: str, source: str) -> str:
@@ -93,7 +101,7 @@ def of_loss(candidate: Trace, start: Place, agreed: str = "") -> Place:
     lines = [] if found is None else [line for line in (found.at, *found.of) if own(line)]
     if not lines:
         return start
-    if later := [line for line in lines if _follows(line, agreed)]:
+    if later := [line for line in lines if follows(line, agreed)]:
         line, others = later[-1], [line for line in lines if line != later[-1]]
     else:
         line, *others = [line for line in lines if line != backward] or lines
@@ -106,7 +114,7 @@ def of_loss(candidate: Trace, start: Place, agreed: str = "") -> Place:
     return line, f"{what}; the backward starts at {relative(backward)}"
 
 
-def _follows(line: str, other: str) -> bool:
+def follows(line: str, other: str) -> bool:
     """Whether a line stands below another one in the same file."""
     file, _, number = line.rpartition(":")
     return file == other.rpartition(":")[0] and int(number) > int(other.rpartition(":")[2])
@@ -131,7 +139,8 @@ def collectives_of_loss(candidate: Trace) -> str:
         elif isinstance(event, TensorEvent) and event.id.kind == "loss":
             break
         elif isinstance(event, CollectiveEvent) and own(event.user or event.site):
-            calls[f"{event} at {relative(event.user or event.site)}"] = None
+            at = relative(event.user or event.site)
+            calls[f"{event} over {over(candidate.point, event.ranks)} at {at}"] = None
     listed = [*calls][:_MOST_OF_LOSS_CALLS]
     return f"; the loss is computed with {', '.join(listed)}" if listed else ""
 

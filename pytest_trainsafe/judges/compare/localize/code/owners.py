@@ -11,9 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.explain.groups import over
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault
-from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, apart, own
+from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, apart, follows, own
 from pytest_trainsafe.judges.compare.localize.gradients import (
     adds_up,
     given_at,
@@ -95,7 +96,8 @@ def communication(candidate: Trace, module: str, source: str) -> str:
                 line = event.user or event.site
                 if event.step is not None and own(line) and line != source:
                     called = apart(f", called at {relative(event.caller)}", event.caller, source)
-                    calls[f"{event} at {relative(line)}{called}"] = None
+                    axes = over(candidate.point, event.ranks)
+                    calls[f"{event} over {axes} at {relative(line)}{called}"] = None
             elif isinstance(event, TensorEvent) and event.id.kind == "activation":
                 if event.id.module == module and calls:
                     return f"its forward calls {' and '.join([*calls][:_MOST])}"
@@ -116,16 +118,35 @@ def common_class(modules: Mapping[str, ModuleEvent], targets: Collection[str], s
     return apart(f"; the class of {its}, {cls}, is at {relative(line)}", line, source)
 
 
-def copies(candidate: Trace, targets: Sequence[str]) -> Place:
+def set_up_after(candidate: Trace, targets: Collection[str], line: str) -> str:
+    """A clause on the one line below `line` that puts the modules of `targets` into the model.
+
+    `targets` are paths of parameters; "" if their modules are put there at another place.
+    """
+    modules = {path.rpartition(".")[0] for path in targets}
+    placed = {each.module: each.at for rank in candidate.ranks for each in rank.events_of(SetUp)}
+    lines = {placed.get(module, "") for module in modules}
+    if len(lines) != 1:
+        return ""
+    (at,) = lines
+    if not at or not follows(at, line):
+        return ""
+    are = "is" if len(modules) == 1 else "are"
+    return f"; {' and '.join(sorted(modules))} {are} set up after that, at {relative(at)}"
+
+
+def copies(candidate: Trace, targets: Sequence[str], over: str = "") -> Place:
     """The line that sets up the copy of a parameter on a later pipeline stage.
 
     NOWHERE unless each of `targets` is held by several stages, as tied embeddings are, and such a
-    line is known.
+    line is known; and if the axis `over` is given and is not that of the stages.
     """
     pipeline = [name for name in candidate.sizes if candidate.sizes.mesh.role(name) == "pp"]
     if len(pipeline) != 1 or not targets:
         return NOWHERE
     (axis,) = pipeline
+    if over not in ("", axis):
+        return NOWHERE
     stages: dict[str, dict[int, str]] = {path: {} for path in targets}
     for rank in candidate.ranks:
         stage = candidate.point.coordinates(rank.rank)[axis]

@@ -26,7 +26,7 @@ from pytest_trainsafe.judges.compare.localize.code.lines import (
     unwaited,
     writes_of,
 )
-from pytest_trainsafe.judges.compare.localize.code.owners import copies
+from pytest_trainsafe.judges.compare.localize.code.owners import copies, set_up_after
 from pytest_trainsafe.judges.compare.localize.code.unheld import UnheldLines
 from pytest_trainsafe.judges.compare.localize.conditions import Condition, evaluations
 from pytest_trainsafe.judges.compare.localize.gradients import (
@@ -189,10 +189,10 @@ class Places:
             return NOWHERE
         return self._does("watch")
 
-    def summing(self, axis: str) -> Place:
-        """The source line of a collective that sums gradients over the mesh axis `axis`."""
+    def summing(self, axis: str, targets: Sequence[str] = ()) -> Place:
+        """The line that sums gradients over `axis`, or sets up a copy of `targets` along it."""
         made = [each for each in self.reductions if axis in each.axes and adds_up(each)]
-        return self._of(made) if made else NOWHERE
+        return self._of(made) if made else copies(self.candidate, targets, axis)
 
     def led_there(self) -> str:
         """The user's line that calls the model, for faults in installed packages."""
@@ -295,10 +295,9 @@ class Places:
             does = "does not shard these parameters" if ignored else _REDUCES
             if is_fixture(wrapper.user or wrapper.at):
                 return self._place(wrapper, f"applies {wrapper.name}, which reduces the gradients")
-            return (
-                wrapper.user or wrapper.at,
-                f"{wrapper.name} is applied here and {does}{through(wrapper)}",
-            )
+            line = wrapper.user or wrapper.at
+            what = f"{wrapper.name} is applied here and {does}{through(wrapper)}"
+            return line, what + set_up_after(self.candidate, targets, line)
         # A line that reduces only some of the gradients that are wrong together is not the cause.
         if ranked and (missing or not fitting or not suspect(ranked[0])[1]):
             return self._of(ranked)

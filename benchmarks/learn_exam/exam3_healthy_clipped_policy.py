@@ -28,15 +28,15 @@ class Settings:
 class ActorCritic(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(PLACES, width), nn.Tanh())
+        self.body = nn.Linear(PLACES, width)
         self.actor = nn.Linear(width, 2)
         self.critic = nn.Linear(width, 1)
-        for layer, gain in ((self.body[0], 2**0.5), (self.actor, 0.01), (self.critic, 1.0)):
+        for layer, gain in ((self.body, 2**0.5), (self.actor, 0.01), (self.critic, 1.0)):
             nn.init.orthogonal_(layer.weight, gain)
             nn.init.zeros_(layer.bias)
 
     def forward(self, places: Tensor) -> tuple[Categorical, Tensor]:
-        seen = self.body(nn.functional.one_hot(places, PLACES).float())
+        seen = torch.tanh(self.body(nn.functional.one_hot(places, PLACES).float()))
         return Categorical(logits=self.actor(seen)), self.critic(seen).squeeze(-1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -22,16 +23,19 @@ class ConvBlock(nn.Module):
 
 @contextmanager
 def statistics_kept(block: nn.Module) -> Iterator[None]:
-    norms = [each for each in block.modules() if isinstance(each, nn.BatchNorm2d)]
-    known = [(norm, norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
-    for norm in norms:
+    known = [
+        (norm, norm.momentum, norm.num_batches_tracked, norm.num_batches_tracked.clone())
+        for norm in block.modules()
+        if isinstance(norm, nn.BatchNorm2d) and norm.num_batches_tracked is not None
+    ]
+    for norm, *_ in known:
         norm.momentum = 0.0
     try:
         yield
     finally:
-        for norm, momentum, batches in known:
+        for norm, momentum, counted, batches in known:
             norm.momentum = momentum
-            norm.num_batches_tracked.copy_(batches)
+            counted.copy_(batches)
 
 
 class Emulator(nn.Module):
@@ -48,10 +52,7 @@ class Emulator(nn.Module):
         for block in self.blocks:
             if self.training:
                 x = checkpoint(
-                    block,
-                    x,
-                    use_reentrant=False,
-                    context_fn=lambda block=block: self._contexts(block),
+                    block, x, use_reentrant=False, context_fn=partial(self._contexts, block)
                 )
             else:
                 x = block(x)

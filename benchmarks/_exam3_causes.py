@@ -14,7 +14,7 @@ _APART = (
 
 #: That a parameter gets no gradient or no update.
 _UNTRAINED = (
-    r"\bgrad(ient)?s?\b.*\b(none|no|never|not|zero|missing|without)\b",
+    r"\bgrad(ient)?s?\b.*\b(none|zero|missing|absent)\b",
     r"\b(no|none|zero|without|missing|never)\b.*\bgrad(ient)?s?\b",
     r"\b(never|not) (be )?(trained|updated|chang|moved|learn)",
 )
@@ -41,7 +41,7 @@ PATTERNS: dict[str, list[str]] = {
     "sharp_images": [
         r"\bcritic\b|discriminator|optimizer_d\b", r"second optimizer|optimizer (1|2)\b",
         r"(optimizer|\bAdam\b).*\b(never|not|no|without|missing|skip\w*|stops?)\b.*\bstep",
-        r"\bstep\b.*\b(never|not|missing|fewer|less often|skip\w*|no longer)\b",
+        r"\.step\b.*\b(never|not called|missing|fewer|less often|skip\w*|no longer)\b",
         r"(zero_grad|backward)\b.*\bwithout\b.*\bstep",
         r"\b(never|not) (be )?(trained|updated|chang|moved|learn)",
     ],
@@ -56,7 +56,7 @@ PATTERNS: dict[str, list[str]] = {
         r"(bias|norm|group).*(\blr\b|learning rate)",
     ],
     "poem_decoder": [
-        r"bfloat16|bf16|float32|\bdtype\b|precision|autocast|\bhalf\b", r"round",
+        r"bfloat16|bf16|float32|\bdtype\b|precision|autocast|\bhalf\b", r"\bround",
         r"master (weight|cop)",
         r"(norm|weight|param\w*|value)s?\b.*(unchanged|(not|never|n't) (chang|updat|mov)|stays?\b)",
     ],
@@ -101,12 +101,13 @@ PATTERNS: dict[str, list[str]] = {
     ],
     "atom_sets": [
         r"padding|\bpad\b", r"normal_", r"(row|index) 0\b",
-        r"Embedding.*(zero|init)|zero.*Embedding", r"init_params|initiali[sz]",
+        r"Embedding.*(zero|init)|zero.*Embedding", r"init_params|initiali[sz]ation",
     ],
     "spam_filter": [
         r"accumulat", r"micro.?batch",
-        r"backward\w*\b.*\b(step|update)", r"\bstep\w*\b.*\bbackward",
-        r"zero_grad.*(backward|step)", r"(first|0th) (step|update|batch)",
+        r"backward\b.*(\.step\b|\b(times|before|between|per|for each) .*\b(step|update))",
+        r"(\.step\b|\bstep\w* (of|by) .*optimizer).*\bbackward",
+        r"zero_grad.*(backward|\.step\b)",
     ],
     "bird_finetune": [
         r"DistributedDataParallel|\bDDP\b|reducer", r"requires_grad", r"unfr(ee|o)z|thaw",

@@ -209,8 +209,8 @@ CASES: tuple[Case, ...] = (
         cause="fully_shard is applied to the blocks and not to the root, so the embedding, the "
         "last norm and the head belong to no group and each rank trains its own.",
         source="https://github.com/Tencent-Hunyuan/UniRL/pull/7",
-        said="Parameters outside of every fully_shard group stay plain tensors whose gradients "
-        "nothing reduces; the root is wrapped by default now, and such a parameter refused.",
+        said="Parameters outside of every fully_shard group stayed plain tensors, whose gradients "
+        "had to be synchronized by hand; now the root is wrapped, or such a parameter refused.",
         zero="gap",
     ),
     _case(

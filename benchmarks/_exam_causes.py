@@ -1,17 +1,18 @@
 """What a message must mention to name the true cause of a case of the exam.
 
 Each case of `learn_exam` has patterns, which were written before the exam was counted for the first
-time; those of its second set are in `_exam2_causes.py`.  The sentences of relations that were added
-later have patterns of their own (`_LATER`).  A message names the cause if one of the patterns
-matches the broken rule or the record that breaks it.  This is a mechanical test: it asks for the
-API, the attribute or the object of the cause, not for an explanation.
+time; those of its other sets are in `_exam2_causes.py` and `_exam3_causes.py`.  The sentences of
+relations that were added later have patterns of their own (`_LATER`).  A message names the cause if
+one of the patterns matches the broken rule or the record that breaks it.  This is a mechanical
+test: it asks for the API, the attribute or the object of the cause, not for an explanation.
 """
 
 from __future__ import annotations
 
 import re
 
-from _exam2_causes import PATTERNS
+import _exam2_causes
+import _exam3_causes
 
 _LOADER = r"DataLoader|[Ss]ampler|randperm|shuffle"
 _SEED = r"seed|[Gg]enerator"
@@ -142,7 +143,8 @@ def _of(case: str) -> re.Pattern[str]:
 
 
 CAUSES = {name: _of(name) for name in _PATTERNS} | {
-    name: re.compile("|".join(found), re.IGNORECASE) for name, found in PATTERNS.items()
+    name: re.compile("|".join(found), re.IGNORECASE)
+    for name, found in (_exam2_causes.PATTERNS | _exam3_causes.PATTERNS).items()
 }
 
 

@@ -34,6 +34,8 @@ sys.path.insert(0, str(FOLDER))
 _AXES = {
     "exam2_routed_experts": "ep",
     "exam2_split_mlp": "tp",
+    "exam3_column_row": "tp",
+    "exam3_staged_translator": "pp",
     "exam_distributed_sequence_norm": "tp",
     "exam_distributed_router_drift": "tp",
     "exam_healthy_distributed_tensor_parallel": "tp",

@@ -2,7 +2,7 @@
 
 `exam_run.py variants NAME...` runs the healthy twin and the mistake of each named case, and
 `exam_run.py own NAME...` the twins with other seeds and sizes; without names, those of all cases.
-`exam_run.py others` runs the programs that have no faulty variant.  `--set 2` is the second set.
+`exam_run.py others` runs the programs that have no faulty variant.  `--set` takes another set.
 Each line of the output is the JSON of one `Ran`.
 """
 

@@ -22,12 +22,14 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "learn_exam"
 SAMPLE = ("optimizer_plain_list", "tying_never", "scheduler_twice", "accumulation_cleared")
 # Of the second set: one that the loss shows.
 SAMPLE_2 = ("story_decoder",)
+# Of the third set: one that a property shows, and one that what is done after training shows.
+SAMPLE_3 = ("atom_sets", "sensor_imputer")
 
 #: The step in which a program goes on with other data, whose losses are compared.
 OTHER_DATA = {"chat_tuning": 10}
 
 #: The number of a set.
-each_set = pytest.mark.parametrize("number", [1, 2])
+each_set = pytest.mark.parametrize("number", [1, 2, 3])
 
 Series = dict[str, list[float]]
 
@@ -92,7 +94,7 @@ def test_each_case_and_program_is_described_once_and_can_be_imported() -> None:
     described = [each for programs in SETS.values() for part in programs for each in part]
     assert len({each.name for each in described}) == len(described)
     listed = {each.module for each in described}
-    data = {"exam_cases", "exam2_cases", "exam_sets", "exam_run"}
+    data = {"exam_cases", "exam2_cases", "exam3_cases", "exam_sets", "exam_run"}
     assert listed == {path.stem for path in FOLDER.glob("*.py")} - data
     assert all(importlib.util.find_spec(module) is not None for module in listed)
     assert all(case.name.startswith(case.kind) for case in CASES)
@@ -110,6 +112,8 @@ def test_each_case_has_patterns_of_its_cause(monkeypatch: pytest.MonkeyPatch) ->
     assert set(CAUSES) == {case.name for cases, _ in SETS.values() for case in cases}
     assert names_cause("warm_start", "some key of a state fits | Load_State_Dict")
     assert not names_cause("warm_start", "gradients are finite")
+    assert names_cause("atom_sets", "Embedding.padding_idx is 0")
+    assert not names_cause("atom_sets", "gradients are finite")
 
 
 def test_each_kind_has_several_cases_and_two_other_healthy_programs() -> None:
@@ -135,7 +139,7 @@ def test_a_twin_that_does_not_train_and_a_mistake_without_effect_are_noticed() -
     assert alike(case, good, good)
 
 
-@pytest.mark.parametrize(("number", "names"), [(1, SAMPLE), (2, SAMPLE_2)])
+@pytest.mark.parametrize(("number", "names"), [(1, SAMPLE), (2, SAMPLE_2), (3, SAMPLE_3)])
 def test_the_variants_of_a_sample_differ_and_its_twins_are_healthy(
     number: int, names: tuple[str, ...]
 ) -> None:

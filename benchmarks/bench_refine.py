@@ -25,9 +25,10 @@ from typing import TypeVar
 
 import torch
 
+from pytest_trainsafe.judges.one_thread import one_thread
 from pytest_trainsafe.judges.refine.certificate.checker import check
 from pytest_trainsafe.judges.refine.certificate.write import certificate_of
-from pytest_trainsafe.judges.refine.evaluate.run import evaluated, one_thread
+from pytest_trainsafe.judges.refine.evaluate.run import evaluated
 from pytest_trainsafe.judges.refine.graphs.load import graph_of
 from pytest_trainsafe.judges.refine.problem.declared import read_declaration, stated_problem
 from pytest_trainsafe.judges.refine.problem.problem import Problem

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_trainsafe.arithmetic import Semantics
+from pytest_trainsafe.judges.one_thread import one_thread
 from pytest_trainsafe.judges.refine.evaluate.kernels import semantics
-from pytest_trainsafe.judges.refine.evaluate.run import one_thread
 from pytest_trainsafe.judges.refine.problem.declared import stated_problem
 from pytest_trainsafe.judges.refine.prove import Proof, prove
 from pytest_trainsafe.reference_models import gpt, llama, moe

@@ -29,12 +29,13 @@ from typing import Any
 
 import torch
 
+from pytest_trainsafe.judges.one_thread import one_thread
 from pytest_trainsafe.judges.refine.errors import (
     CannotSayError,
     GraphError,
     InputRelationError,
 )
-from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated, one_thread
+from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated
 from pytest_trainsafe.judges.refine.mesh import RankMesh
 from pytest_trainsafe.judges.refine.problem.declared import stated_problem
 from pytest_trainsafe.judges.refine.problem.problem import Problem

@@ -259,6 +259,9 @@ class Gradients(Watcher):
                 self.training.slip(
                     "held-by-nobody", f"{name}.{alone[-1]}{more} of {len(own)} parameters"
                 )
+            # As a loss with weights of its own, which is in training like the model.
+            if alone and len(alone) == len(own) and model.training:
+                self.training.slip("module-held-by-nobody", f"{name} with {len(own)} parameters")
 
 
 def _marks(optimizer: Optimizer) -> dict[int, _Mark]:

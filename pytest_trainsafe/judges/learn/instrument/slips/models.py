@@ -24,6 +24,11 @@ _LAYERS = (
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
 )
 
+#: The share from which on a dropout drops nearly all, as where the share to keep was meant.
+_MOST = 0.8
+#: From this round on, no model is taken for one that nobody trains.
+_LATE = 4
+
 
 class Models(Watcher):
     """Sees each call of a module and of functional dropout, and changes of the mode."""
@@ -61,16 +66,18 @@ class Models(Watcher):
             self._part(moment)
 
     def _dropout(self, moment: Moment) -> None:
-        modules = [thing for kind, thing in moment.around if kind == "module"]
-        attention = moment.api.endswith("scaled_dot_product_attention")
-        if not modules or modules[-1].training or torch.is_grad_enabled():
-            return
-        if attention:
+        if moment.api.endswith("scaled_dot_product_attention"):
             share, active = moment.argument(4, "dropout_p", 0.0), True
         else:
             share = moment.argument(1, "p", 0.5)
             active = bool(moment.argument(2, "training", True))
-        if active and isinstance(share, int | float) and share > 0 and self.training.rounds:
+        if not active or not isinstance(share, int | float) or share <= 0:
+            return
+        modules = [thing for kind, thing in moment.around if kind == "module"]
+        if torch.is_grad_enabled():
+            if _MOST <= share < 1:
+                self.training.slip("dropout-most", f"{share} of the elements")
+        elif modules and not modules[-1].training and self.training.rounds:
             name = type(modules[-1]).__name__
             self.training.slip("dropout-in-evaluation", f"{share} in the forward of {name}")
 
@@ -93,6 +100,8 @@ class Models(Watcher):
 
     def _runs(self, model: nn.Module) -> None:
         now = self.training.rounds
+        if 0 < now < _LATE and model.training and model not in self._said:
+            self._teaches(model)
         if torch.is_grad_enabled():
             if not model.training and any(each.requires_grad for each in model.parameters()):
                 self._kept.add(model)
@@ -111,6 +120,22 @@ class Models(Watcher):
             return
         if model.training and any(_is_active(each) for each in model.modules()):
             self.training.slip("evaluated-in-training", f"{_name(model)} runs in training mode")
+
+    def _teaches(self, model: nn.Module) -> None:
+        """Whether a model that nobody trains, and that is no average of another, has dropout."""
+        drops = any(each.training and (dropout_of(each) or 0) > 0 for each in model.modules())
+        parameters = list(model.parameters()) if drops else []
+        held = self.training.held() if parameters else set()
+        if not held or any(id(each) in held or each.grad is not None for each in parameters):
+            return
+        own = shapes_of(model)
+        others = [each for _, each in self.training.models() if each is not model]
+        part = {id(each) for other in others for each in other.parameters()}
+        if any(id(each) in part for each in parameters):
+            return
+        if not any(shapes_of(each) == own for each in others):
+            self._said.add(model)
+            self.training.slip("teacher-in-training", f"{_name(model)} runs in training mode")
 
     def _trains(self, model: nn.Module) -> None:
         shapes = None

@@ -107,7 +107,7 @@ class Gradients(Watcher):
         if moment.kind == "backward" and moment.outermost:
             self._added(moment.given.get("marks", {}))
         elif moment.kind == "clip" and moment.outermost:
-            self._clipped(moment.given.get("marks", {}))
+            self._clipped(moment.given.get("marks", {}), moment.result)
         elif moment.kind == "scale":
             self._scaled = bool(moment.thing.is_enabled())
         elif moment.kind == "scaler_load":
@@ -153,7 +153,7 @@ class Gradients(Watcher):
             state.reached.update(key for key, mark in now.items() if old.get(key) != mark)
         self._scaled = False
 
-    def _clipped(self, before: dict[int, dict[int, _Mark]]) -> None:
+    def _clipped(self, before: dict[int, dict[int, _Mark]], norm: object) -> None:
         touched = False
         every = [each.grad for one in self.training.optimizers for each in parameters_of(one)]
         if any(each is not None and local_part(each) is not None for each in every):
@@ -167,7 +167,9 @@ class Gradients(Watcher):
             state.clipped.update(new)
             if state.scaled:
                 self.training.slip("clipped-scaled", "the gradients are those of a scaled loss")
-        if not touched and self._of and self.training.rounds:
+        # Some dispatch modes keep the versions of what is written to, but not the norm at zero.
+        found = isinstance(norm, torch.Tensor) and bool(norm.detach() != 0)
+        if not touched and not found and self._of and self.training.rounds:
             self.training.slip("clipped-nothing", "the call changes no gradient of any optimizer")
 
     def _cleared(self, thing: object) -> None:

@@ -115,8 +115,10 @@ class Models(Watcher):
                 self._trains(model)
             return
         before, self._quiet[model] = self._quiet.get(model), now
-        # What runs without gradients in every round is a part of the training, as in a GAN.
-        if not now or before in (now, now - 1) or self._graded.get(model, now) >= now:
+        # What runs without gradients in every round is a part of the training, as in a GAN, where
+        # several optimizers step in turn.
+        often = before is not None and now - before <= max(1, len(self.training.optimizers))
+        if not now or often or self._graded.get(model, now) >= now:
             return
         if model.training and any(_is_active(each) for each in model.modules()):
             self.training.slip("evaluated-in-training", f"{_name(model)} runs in training mode")

@@ -52,9 +52,8 @@ class Replicas(Watcher):
 
     def _communicates(self, moment: Moment) -> None:
         name = moment.api.rpartition(".")[2]
-        if name in ("all_gather", "all_gather_into_tensor"):
-            given = moment.argument(1, "tensor" if name == "all_gather" else "input_tensor")
-            target = moment.argument(0, "tensor_list" if name == "all_gather" else "output_tensor")
+        if name == "all_gather":
+            target, given = moment.argument(0, "tensor_list"), moment.argument(1, "tensor")
             graded = isinstance(given, torch.Tensor) and given.grad_fn is not None
             if graded and torch.is_grad_enabled() and len(self._gathered) < _MANY:
                 self._gathered.append(target)
@@ -69,9 +68,8 @@ class Replicas(Watcher):
         """Whether no part of what was gathered has a gradient, not even this rank's own."""
         gathered, self._gathered = self._gathered, []
         for each in gathered:
-            parts = each if isinstance(each, list) else [each]
-            if not any(part.requires_grad for part in parts if isinstance(part, torch.Tensor)):
-                self.training.slip("gathered-without-gradient", f"{len(parts)} tensors have none")
+            if not any(part.requires_grad for part in each if isinstance(part, torch.Tensor)):
+                self.training.slip("gathered-without-gradient", f"{len(each)} tensors have none")
                 return
 
     def _is_wrapped(self, model: nn.Module) -> bool:

@@ -86,7 +86,7 @@ def test_batches_of_an_epoch_that_come_again(batches: str, slips: list[str]) -> 
         if batches == "new":
             source = itertools.chain.from_iterable(iter(loader) for _ in range(3))
         elif batches == "one":  # a test that a model can fit one batch
-            source = itertools.repeat(list(loader)[0])
+            source = itertools.repeat(next(iter(list(loader))))
         model = net()
         optimizer = sgd(model)
         for (rows,) in itertools.islice(source, 10):

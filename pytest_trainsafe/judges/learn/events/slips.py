@@ -83,6 +83,10 @@ SLIPS = {
         "an optimizer holds a parameter of each module in training that gets gradients",
         "a loss with weights of its own, or a part of the model, is not passed to the optimizer",
     ),
+    "thawed-unheld": Known(
+        "parameters that are unfrozen during the training are held by an optimizer",
+        "the optimizer got the parameters that were trainable when it was made",
+    ),
     "stepped-without": Known(
         "the only optimizer steps with gradients if a backward came before",
         "zero_grad comes between the backward and the step, or the optimizer holds parameters that "
@@ -140,6 +144,10 @@ SLIPS = {
     "unregistered": Known(
         "a module with parameters runs inside a model that contains it",
         "layers are kept in a plain list or dict, so that parameters() leaves them out",
+    ),
+    "parameter-unregistered": Known(
+        "a tensor of a module that gets a gradient is one of its parameters",
+        "it is no nn.Parameter, or in a plain list or dict, so that parameters() leaves it out",
     ),
     "evaluated-in-training": Known(
         "a model in training with dropout or batch norms is evaluated in evaluation mode",
@@ -211,6 +219,14 @@ SLIPS = {
         "attention does not see padding alone",
         "the mask of padding is inverted",
     ),
+    "padding-row": Known(
+        "the row of the padding in an embedding is zero when training begins",
+        "an initialisation of all weights overwrites the row of padding_idx, which never learns",
+    ),
+    "future-seen": Known(
+        "attention does not see the tokens that the labels ask for",
+        "the causal mask is missing, or it is the wrong way round",
+    ),
     "batch-as-time": Known(
         "a module of sequences gets the examples of a batch in its dimension of the batch",
         "batch_first=True is missing, so the module takes the examples for positions",
@@ -258,6 +274,10 @@ SLIPS = {
         "the function of a LambdaLR returns a factor of the learning rate",
         "the function returns the learning rate itself, which is then squared",
     ),
+    "metric-as-epoch": Known(
+        "a schedule gets no number, or an epoch",
+        "scheduler.step(loss) is for ReduceLROnPlateau; other schedules take it for an epoch",
+    ),
     "rate-vanished": Known(
         "a schedule in steps keeps the rate above a two-thousandth of its first value",
         "a schedule for epochs steps for each batch",
@@ -303,6 +323,10 @@ SLIPS = {
     "batches-doubled": Known(
         "the workers of a loader read different batches",
         "an IterableDataset yields all examples in each worker: get_worker_info is not used",
+    ),
+    "weights-per-class": Known(
+        "a weighted sampler has a weight for each example",
+        "the weights of the classes are passed, so only the first examples are drawn",
     ),
     "validation-overlaps": Known(
         "no example is in the training set and in the validation set",

@@ -68,6 +68,8 @@ class Gradients(Watcher):
         self._scaled = False
         self._backwards = 0
         self._loaded: set[int] = set()
+        #: How many parameters of models could be trained at the last step.
+        self._trainable = 0
 
     def fresh_for(self, model: nn.Module) -> bool:
         """Whether gradients of a model's parameters wait for a step."""
@@ -219,6 +221,24 @@ class Gradients(Watcher):
             state.counts.append(state.count)
         if state.steps == 1:
             self._reached(optimizer, state)
+        self._thaws()
+
+    def _thaws(self) -> None:
+        """Whether parameters that were unfrozen since the last step get gradients in vain."""
+        models = list(self.training.models())
+        count = sum(each.requires_grad for _, model in models for each in model.parameters())
+        before, self._trainable = self._trainable, count
+        if not 0 < before < count:
+            return
+        held = self.training.held()
+        for name, model in models:
+            own = list(model.parameters())
+            if not any(id(each) in held for each in own):
+                continue
+            alone = [each for each in own if each.grad is not None and id(each) not in held]
+            if any(each.requires_grad for each in alone):
+                self.training.slip("thawed-unheld", f"{len(alone)} parameters of {name}")
+                return
 
     def _decays(self, optimizer: Optimizer) -> None:
         """Whether weights decay that should not, and the others do not."""
@@ -261,9 +281,6 @@ class Gradients(Watcher):
                 self.training.slip(
                     "held-by-nobody", f"{name}.{alone[-1]}{more} of {len(own)} parameters"
                 )
-            # As a loss with weights of its own, which is in training like the model.
-            if alone and len(alone) == len(own) and model.training:
-                self.training.slip("module-held-by-nobody", f"{name} with {len(own)} parameters")
 
 
 def _marks(optimizer: Optimizer) -> dict[int, _Mark]:

@@ -74,7 +74,8 @@ class Loading(Watcher):
         trained = {
             name: each
             for name, each in model.named_parameters()
-            if id(each) in self._stepped and isinstance(state.get(name), torch.Tensor)
+            if type(each) is nn.Parameter and self._has_stepped(each)
+            if isinstance(state.get(name), torch.Tensor)
         }
         for name, each in trained.items():
             taken = self._taken.get(id(state[name]))
@@ -86,6 +87,10 @@ class Loading(Watcher):
             self.training.slip(
                 "loaded-itself", f"{next(iter(trained))} of the state is that of the model"
             )
+
+    def _has_stepped(self, parameter: torch.Tensor) -> bool:
+        found = self._stepped.get(id(parameter))
+        return found is not None and found() is parameter
 
     def _unused(self, optimizer: Optimizer) -> None:
         """Whether the first optimizer that steps after a checkpoint was read lacks its state."""

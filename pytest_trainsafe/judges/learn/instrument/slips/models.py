@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -160,7 +160,33 @@ class Models(Watcher):
             self._weights[model] = weights
             self._untied(model)
         if self.training.rounds == 1:
+            self._unheld(model)
             self._zeros(model)
+            self._loose(model)
+
+    def _unheld(self, model: nn.Module) -> None:
+        """Whether no optimizer holds any parameter of a model that has had gradients.
+
+        A model of which all is frozen but its input, as in an attack, has none that were kept.
+        """
+        held, parameters = self.training.held(), list(model.parameters())
+        if not held or not parameters or not model.training:
+            return
+        if all(each.grad is not None and id(each) not in held for each in parameters):
+            self.training.slip(
+                "module-held-by-nobody", f"{_name(model)} with {len(parameters)} parameters"
+            )
+
+    def _loose(self, model: nn.Module) -> None:
+        """Whether a module has a trained tensor that is no parameter of the model."""
+        known = {id(each) for each in model.parameters()} | self.training.held()
+        for name, module in model.named_modules():
+            for attribute, value in vars(module).items():
+                parts = list(_parts(value))
+                if any(_learns(each) and id(each) not in known for each in parts):
+                    where = ".".join(filter(None, (name, attribute)))
+                    self.training.slip("parameter-unregistered", f"{where} of {_name(model)}")
+                    return
 
     def _untied(self, model: nn.Module) -> None:
         """Whether an embedding and a linear layer have two tensors with the same content."""
@@ -236,6 +262,24 @@ def running_means_of(model: nn.Module) -> Iterator[torch.Tensor]:
     for each in model.modules():
         if is_batch_norm(each) and isinstance(each.running_mean, torch.Tensor):
             yield each.running_mean
+
+
+def _parts(value: object) -> Iterable[object]:
+    """An attribute of a module, or what is in it if it is a container of other things."""
+    if isinstance(value, dict):
+        return list(value.values()) if not any(map(_is_own, value.values())) else ()
+    return list(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _is_own(thing: object) -> bool:
+    return thing is None or isinstance(thing, nn.Module) or callable(thing)
+
+
+def _learns(thing: object) -> bool:
+    """Whether it is a leaf of the graph that has had a gradient."""
+    if not isinstance(thing, torch.Tensor) or not thing.is_leaf or not thing.requires_grad:
+        return False
+    return thing.grad is not None
 
 
 def _is_active(module: nn.Module) -> bool:

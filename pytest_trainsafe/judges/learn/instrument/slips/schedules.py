@@ -9,10 +9,12 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
     ExponentialLR,
     LambdaLR,
     LRScheduler,
     MultiStepLR,
+    ReduceLROnPlateau,
     StepLR,
 )
 
@@ -121,6 +123,7 @@ class Schedules(Watcher):
                 self._of(part).steps += 1
         elif moment.kind == "schedule" and not moment.inside(*_OWN):
             self._scheduled(thing)
+            self._epoch(thing, moment.argument(0, "epoch"))
 
     def _of(self, scheduler: LRScheduler) -> _Of:
         known = self._schedulers.get(scheduler)
@@ -156,6 +159,14 @@ class Schedules(Watcher):
         elif known and steps == state.at:
             self.training.slip("scheduled-ahead", "the optimizer has not stepped yet")
         state.at = steps
+
+    def _epoch(self, scheduler: LRScheduler, epoch: object) -> None:
+        """Whether a schedule gets a number that is no epoch."""
+        fractions = isinstance(scheduler, ReduceLROnPlateau | CosineAnnealingWarmRestarts)
+        if isinstance(epoch, torch.Tensor | float) and not fractions and float(epoch) % 1:
+            self.training.slip(
+                "metric-as-epoch", f"{type(scheduler).__name__} gets {float(epoch):.4g}"
+            )
 
     def _factor(self, scheduler: LRScheduler, state: _Of) -> None:
         """Looks at the factor by which a schedule has multiplied the first rate."""

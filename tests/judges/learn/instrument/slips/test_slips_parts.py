@@ -109,3 +109,53 @@ def test_how_micro_batches_are_added(kind: str, slips: list[str]) -> None:
             optimizer.step()
 
     assert [each for each in slips_of(program) if each != "stepped-without"] == slips
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_parameters_that_are_unfrozen_later(added: bool) -> None:
+    def program() -> None:
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+        model[0].requires_grad_(False)
+        optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad])
+        steps(model, optimizer, 2)
+        model[0].requires_grad_(True)
+        if added:
+            optimizer.add_param_group({"params": list(model[0].parameters())})
+        steps(model, optimizer, 2)
+
+    assert slips_of(program) == ["thawed-unheld"] * (not added)
+
+
+class Scaled(nn.Module):
+    """A layer with a scale, which may be no parameter of it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        scale = torch.ones(2, requires_grad=kind != "constant")
+        self.scale = nn.Parameter(scale.detach()) if kind == "parameter" else scale
+        self.more = [nn.Parameter(torch.ones(2))] if kind == "list" else []
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(x) * self.scale
+        return found * self.more[0] if self.more else found
+
+
+@pytest.mark.parametrize(
+    ("kind", "slips"),
+    [
+        ("parameter", []),
+        ("constant", []),
+        ("tensor", ["parameter-unregistered"]),
+        ("list", ["parameter-unregistered"]),
+        ("held", []),
+    ],
+)
+def test_a_tensor_that_is_no_parameter(kind: str, slips: list[str]) -> None:
+    def program() -> None:
+        model = Scaled(kind)
+        held = [model.scale] if kind == "held" else []
+        optimizer = torch.optim.SGD([*model.parameters(), *held], lr=0.1)
+        steps(model, optimizer, 3)
+
+    assert slips_of(program) == slips

@@ -45,3 +45,17 @@ def test_a_rate_that_a_schedule_makes_vanish(gamma: float, slips: list[str]) -> 
     assert program(lambda optimizer: ExponentialLR(optimizer, gamma), 6) == slips
     milestones = [1, 2, 3, 4, 5]
     assert program(lambda optimizer: MultiStepLR(optimizer, milestones, gamma), 6) == slips
+
+
+@pytest.mark.filterwarnings("ignore:The epoch parameter")
+@pytest.mark.parametrize(("given", "slips"), [(0.7, ["metric-as-epoch"]), (3, []), (None, [])])
+def test_what_a_schedule_gets(given: float | None, slips: list[str]) -> None:
+    def train() -> None:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        scheduler = ExponentialLR(optimizer, 0.9)
+        for _ in range(3):
+            steps(model, optimizer)
+            scheduler.step(given)  # type: ignore[arg-type]
+
+    assert slips_of(train) == slips

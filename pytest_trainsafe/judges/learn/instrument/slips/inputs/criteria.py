@@ -67,7 +67,9 @@ class Criteria(Watcher):
     def _shapes(self, name: str, given: torch.Tensor, target: torch.Tensor) -> None:
         if given.shape == target.shape or not (given.requires_grad or target.requires_grad):
             return
-        both = torch.broadcast_shapes(given.shape, target.shape)
+        both: torch.Size = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+            given.shape, target.shape
+        )
         if both != given.shape and both != target.shape:
             shapes = f"{_text(given.shape)} and {_text(target.shape)}"
             self.training.slip("loss-broadcast", f"{name} of {shapes} is one of {_text(both)}")
@@ -142,7 +144,7 @@ def _total(moment: Moment) -> torch.Tensor | None:
 
 
 def _differences(total: torch.Tensor | None) -> Iterator[Any]:
-    waiting = [total.grad_fn] if total is not None and total.numel() == 1 else []
+    waiting: list[Any] = [total.grad_fn] if total is not None and total.numel() == 1 else []
     seen = 0
     while waiting and seen < _NODES:
         node = waiting.pop()

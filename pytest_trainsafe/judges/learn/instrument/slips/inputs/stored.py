@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 import xxhash
-from torch.utils.data import DataLoader, SequentialSampler, Subset
+from torch.utils.data import DataLoader, SequentialSampler, Subset, WeightedRandomSampler
 
 from pytest_trainsafe.compat.tensors import base_of, version_of
 from pytest_trainsafe.judges.learn.instrument.slips.data import shuffles, tensors_in
@@ -83,6 +83,7 @@ class Stored(Watcher):
             state.read, state.ended, state.first, state.used = 0, False, [], None
             self._of_iterator[moment.result] = loader
             self._overlaps(loader)
+            self._weighted(loader)
 
     def _batch(self, moment: Moment, loader: DataLoader[Any], state: _Of) -> None:
         self._last = loader
@@ -134,6 +135,15 @@ class Stored(Watcher):
                 "validation-overlaps",
                 f"{len(both)} of {counts[0]} examples are among the {counts[1]} of the training",
             )
+
+    def _weighted(self, loader: DataLoader[Any]) -> None:
+        sampler, dataset = loader.sampler, loader.dataset
+        if isinstance(sampler, WeightedRandomSampler) and isinstance(dataset, Sized):
+            counts = len(sampler.weights), len(dataset)
+            if counts[0] != counts[1]:
+                self.training.slip(
+                    "weights-per-class", f"{counts[0]} weights, and {counts[1]} examples"
+                )
 
 
 def _examples(loader: DataLoader[Any]) -> tuple[Any, frozenset[int]] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from weakref import WeakSet
 
 import torch
@@ -29,15 +29,19 @@ _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding)
 
 
 class Starts(Watcher):
-    """Sees the first step of each optimizer."""
+    """Sees the first step of each optimizer, and states that are loaded before it."""
 
-    kinds = ("step",)
+    kinds = ("step", "module_load")
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
         self._seen: WeakSet[Optimizer] = WeakSet()
+        self._loaded: WeakSet[nn.Module] = WeakSet()
 
     def entered(self, moment: Moment) -> None:
+        if moment.kind == "module_load":
+            self._loaded.update(moment.thing.modules())
+            return
         optimizer = moment.thing
         if not moment.outermost or optimizer in self._seen:
             return
@@ -48,9 +52,10 @@ class Starts(Watcher):
             if type(each) is nn.Parameter and each.grad is not None and not optimizer.state
         }
         self._constant(trained)
+        self._padding(trained)
         self._alike(trained)
 
-    def _constant(self, trained: dict[int, torch.Tensor]) -> None:
+    def _constant(self, trained: Mapping[int, torch.Tensor]) -> None:
         for name, module in self._modules():
             weight = own_parameters(module).get("weight")
             if weight is None or id(weight) not in trained or not isinstance(module, _LAYERS):
@@ -62,7 +67,18 @@ class Starts(Watcher):
                     self.training.slip("constant-weight", f"all of {name}.weight is {float(low)}")
                     return
 
-    def _alike(self, trained: dict[int, torch.Tensor]) -> None:
+    def _padding(self, trained: Mapping[int, torch.Tensor]) -> None:
+        """Whether the row of the padding in an embedding is not zero, unless it was loaded."""
+        for name, module in self._modules():
+            if not isinstance(module, nn.Embedding) or module.padding_idx is None:
+                continue
+            if id(module.weight) not in trained or module in self._loaded:
+                continue
+            if bool(module.weight.detach()[module.padding_idx].any()):
+                self.training.slip("padding-row", f"row {module.padding_idx} of {name}.weight")
+                return
+
+    def _alike(self, trained: Mapping[int, torch.Tensor]) -> None:
         skipped: set[int] = set()
         names: dict[int, str] = {}
         for name, module in self._modules():
@@ -70,8 +86,8 @@ class Starts(Watcher):
                 skipped.update(id(each) for each in module.parameters())
             elif isinstance(module, nn.Embedding):  # `equal-but-untied` is about these
                 skipped.update(id(each) for each in own_parameters(module).values())
-            for path, each in own_parameters(module).items():
-                names.setdefault(id(each), f"{name}.{path}")
+            for path, own in own_parameters(module).items():
+                names.setdefault(id(own), f"{name}.{path}")
         found: dict[tuple[object, ...], int] = {}
         for key, each in trained.items():
             if each.dim() < 2 or each.numel() < _ELEMENTS or key in skipped:

@@ -16,6 +16,7 @@ from torch.utils.data import (
     IterableDataset,
     Subset,
     TensorDataset,
+    WeightedRandomSampler,
     get_worker_info,
 )
 
@@ -131,3 +132,12 @@ def test_workers_that_read_the_same_stream(shares: bool) -> None:
         trained(DataLoader(Stream(shares), batch_size=4, num_workers=2), 1)
 
     assert slips_of(program) == ["batches-doubled"] * (not shares)
+
+
+@pytest.mark.parametrize("count", [24, 3])
+def test_how_many_weights_a_sampler_has(count: int) -> None:
+    def program() -> None:
+        sampler = WeightedRandomSampler([1.0] * count, 24)
+        trained(DataLoader(TensorDataset(ROWS), batch_size=4, sampler=sampler), 1)
+
+    assert slips_of(program) == ["weights-per-class"] * (count == 3)

@@ -34,7 +34,7 @@ class Causal(nn.Module):
         ("next", []),
         ("next in the data", []),
         ("same", ["labels-shifted"]),
-        ("same and cut", ["labels-shifted"]),
+        ("earlier", []),
         ("next but one", ["labels-shifted"]),
         ("next and next but one", []),
         ("masked", []),
@@ -64,8 +64,8 @@ def _loss(model: nn.Module, x: Tensor, labels: str) -> Tensor:
         y = model(x.masked_fill(hidden, 0))
         return of(y, x.masked_fill(~hidden, -100))
     y = model(x)
-    if labels.startswith("same"):
-        return of(y, x) if labels == "same" else of(y[:, :-1], x[:, :-1])
+    if labels in ("same", "earlier"):
+        return of(y, x) if labels == "same" else of(y[:, 2:], x[:, :-2])
     if labels == "next but one":
         return of(y[:, :-2], x[:, 2:])
     more = of(y[:, :-2], x[:, 2:]) if labels != "next" else 0
@@ -133,6 +133,76 @@ def test_time_comes_first_on_purpose() -> None:
             optimizer.zero_grad()
             hidden = module(torch.randn(LENGTH, ROWS, 4))[0]
             F.cross_entropy(head(hidden[-1]), torch.arange(ROWS) % 2).backward()
+            optimizer.step()
+
+    assert slips_of(program) == []
+
+
+@pytest.mark.parametrize(
+    ("mask", "slips"),
+    [("causal", []), ("none", ["future-seen"]), ("inverted", ["future-seen"])],
+)
+@pytest.mark.parametrize("kind", ["module", "numbers", "function"])
+def test_a_language_model_with_attention(mask: str, slips: list[str], kind: str) -> None:
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = nn.Embedding(WORDS, 6), nn.Linear(6, WORDS)
+            if kind != "function":
+                self.attend = nn.MultiheadAttention(6, 1, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.embed(x)
+            future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+            hidden = future.T if mask == "inverted" else future
+            if kind == "function":
+                own = h[:, None]
+                seen = None if mask == "none" else ~hidden
+                h = h + F.scaled_dot_product_attention(own, own, own, seen)[:, 0]
+            else:
+                given = torch.zeros(hidden.shape).masked_fill(hidden, -torch.inf)
+                chosen = given if kind == "numbers" else hidden
+                h = h + self.attend(h, h, h, attn_mask=None if mask == "none" else chosen)[0]
+            found: Tensor = self.head(h)
+            return found
+
+    def program() -> None:
+        model = Reader()
+        optimizer = sgd(model)
+        for _ in range(3):
+            optimizer.zero_grad()
+            _loss(model, tokens(), "next").backward()
+            optimizer.step()
+
+    assert slips_of(program) == slips
+
+
+@pytest.mark.parametrize(("causal", "slips"), [(True, ["labels-shifted"]), (False, [])])
+def test_attention_that_restores_what_it_reads(causal: bool, slips: list[str]) -> None:
+    def program() -> None:
+        model = Causal()
+        optimizer = sgd(model)
+        for _ in range(3):
+            optimizer.zero_grad()
+            x = tokens()
+            h = model.embed(x)[:, None]
+            h = F.scaled_dot_product_attention(h, h, h, is_causal=causal)
+            F.cross_entropy(model.head(h[:, 0]).flatten(0, 1), x.flatten()).backward()
+            optimizer.step()
+
+    assert slips_of(program) == slips
+
+
+def test_an_encoder_beside_a_causal_decoder_sees_all() -> None:
+    def program() -> None:
+        model = Causal()
+        optimizer = sgd(model)
+        for _ in range(3):
+            optimizer.zero_grad()
+            h = model.embed(tokens())[:, None]
+            F.scaled_dot_product_attention(h, h, h)
+            F.scaled_dot_product_attention(h, h, h, is_causal=True)
+            _loss(model, tokens(), "next").backward()
             optimizer.step()
 
     assert slips_of(program) == []

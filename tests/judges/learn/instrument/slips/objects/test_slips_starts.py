@@ -73,3 +73,22 @@ def test_a_copy_that_is_not_trained_is_no_slip() -> None:
             optimizer.step()
 
     assert slips_of(program) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "slips"), [("zero", []), ("drawn", ["padding-row"]), ("drawn and loaded", [])]
+)
+def test_the_row_of_the_padding(row: str, slips: list[str]) -> None:
+    def program() -> None:
+        embed = nn.Embedding(7, 4, padding_idx=0)
+        if row != "zero":
+            nn.init.normal_(embed.weight)
+        if row == "drawn and loaded":
+            embed.load_state_dict({"weight": embed.weight.detach().clone()})
+        optimizer = sgd(embed)
+        for _ in range(2):
+            optimizer.zero_grad()
+            embed(torch.arange(5)).square().mean().backward()
+            optimizer.step()
+
+    assert slips_of(program) == slips

@@ -26,7 +26,7 @@ class Replicas(Watcher):
         self._wrappers: WeakKeyDictionary[nn.Module, ref[Any]] = WeakKeyDictionary()
         #: Whether the last forward of each wrapper since the last step was to synchronise.
         self._last: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-        #: What tensors with gradients were gathered into since the last backward.
+        #: What tensors with gradients were gathered into since a model ran.
         self._gathered: list[Any] = []
 
     def entered(self, moment: Moment) -> None:
@@ -39,6 +39,8 @@ class Replicas(Watcher):
             self._communicates(moment)
         elif moment.kind == "module" and torch.is_grad_enabled() and not in_backward():
             model = moment.thing
+            if moment.outermost and next(model.parameters(), None) is not None:
+                self._gathered = []  # as what the last step has logged
             if isinstance(model, nn.parallel.DistributedDataParallel):
                 self._wrappers[model.module] = ref(model)
                 self._last[model] = bool(model.require_backward_grad_sync)

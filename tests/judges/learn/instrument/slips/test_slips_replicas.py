@@ -49,6 +49,7 @@ def test_gradients_that_are_reduced_by_hand(what: str, slips: list[str]) -> None
         ("plain", ["gathered-without-gradient"]),
         ("own part", []),
         ("detached", []),
+        ("logged", []),
     ],
 )
 def test_features_that_are_gathered_for_a_loss(how: str, slips: list[str]) -> None:
@@ -65,7 +66,10 @@ def test_features_that_are_gathered_for_a_loss(how: str, slips: list[str]) -> No
         for _ in range(2):
             optimizer.zero_grad()
             mine = model(torch.randn(8, 4))
-            (mine @ gathered(mine).T).square().mean().backward()
+            other = mine if how == "logged" else gathered(mine)
+            (mine @ other.T).square().mean().backward()
             optimizer.step()
+            if how == "logged":
+                gathered(mine)
 
     assert slips_of(program) == slips

@@ -31,7 +31,8 @@ class Replicas(Watcher):
 
     def entered(self, moment: Moment) -> None:
         if moment.kind == "step":
-            self._step()
+            if moment.argument(0, "closure") is None:
+                self._step()
         elif moment.kind == "backward":
             if moment.outermost:
                 self._cut()
@@ -49,6 +50,8 @@ class Replicas(Watcher):
                 self.training.slip("wrapper-bypassed", f"the forward of {name} goes past it")
 
     def left(self, moment: Moment) -> None:
+        if moment.kind == "step" and moment.argument(0, "closure") is not None:
+            self._step()  # the closure ran the last micro-batch
         if moment.kind == "replicated" and not moment.failed:
             self._wrappers[moment.thing.module] = ref(moment.thing)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,3 +74,25 @@ def test_features_that_are_gathered_for_a_loss(how: str, slips: list[str]) -> No
                 gathered(mine)
 
     assert slips_of(program) == slips
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_last_micro_batch_in_a_closure(last: bool) -> None:
+    def program() -> None:
+        inner = net()
+        model = DistributedDataParallel(inner)
+        optimizer = sgd(inner)
+
+        def closure() -> Tensor:
+            with model.no_sync() if last else contextlib.nullcontext():
+                loss = loss_of(model)
+                loss.backward()
+            return loss
+
+        for _ in range(2):
+            optimizer.zero_grad()
+            with model.no_sync():
+                loss_of(model).backward()
+            optimizer.step(closure)
+
+    assert slips_of(program) == ["not-synchronised"] * last

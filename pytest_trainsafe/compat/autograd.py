@@ -8,6 +8,8 @@ Needs `peek_interpreter_stack` and `is_functorch_wrapped_tensor` of torch._C._fu
 `temporarily_clear_interpreter_stack` of torch._functorch.pyfunctorch.  Without them, the tensors
 inside a transform (vmap, grad, jvp...) are taken for plain ones, whose values cannot be read.
 
+Needs `_input_metadata` of a node.  Without it, shapes inside the graph of a loss are not known.
+
 Needs `_forward_cls` of a node that a function in Python makes.  Without it, reports name no such
 functions.
 
@@ -25,6 +27,7 @@ import torch
 from pytest_trainsafe.compat.private import Capability
 
 NODES = Capability("forwards that a backward runs again are not told from others")
+SHAPES = Capability("shapes inside the graph of a loss are not looked at")
 TRANSFORMS = Capability("tensors inside the transforms of torch.func are not told from others")
 
 #: How many nodes of autograd's graph this thread has made so far; 0 if that is off.
@@ -47,6 +50,15 @@ _leave = TRANSFORMS.of("torch._functorch.pyfunctorch", "temporarily_clear_interp
 def function_of(node: Any) -> type[torch.autograd.Function] | None:
     """The function in Python whose derivative a node computes; None for torch's own functions."""
     return getattr(node, "_forward_cls", None)
+
+
+def shape_made(node: Any, output: int) -> tuple[int, ...] | None:
+    """The shape of a result of the operator that a node differentiates; None if it is not known."""
+    made = getattr(node, "_input_metadata", None)
+    if made is None:
+        SHAPES.lacks(f"{type(node).__name__}._input_metadata")
+        return None
+    return tuple(made[output].shape) if output < len(made) else None
 
 
 def running_node() -> int | None:

@@ -87,3 +87,12 @@ def test_without_the_names_of_transforms_plain_tensors_are_read_as_before(withou
         assert not copy.inside_transform()
     assert copy.NODES.available
     assert not copy.TRANSFORMS.available
+
+
+def test_a_node_knows_the_shapes_that_its_operator_made(without: Any) -> None:
+    y = torch.ones(3, 1, requires_grad=True) - torch.ones(3)
+    assert autograd.shape_made(y.grad_fn, 0) == (3, 3)
+    assert autograd.shape_made(y.grad_fn, 1) is None
+    copy = without("autograd", "torch.autograd._get_sequence_nr")
+    assert copy.shape_made(object(), 0) is None
+    assert any("_input_metadata" in each for each in lacking())

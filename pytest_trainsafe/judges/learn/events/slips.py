@@ -79,6 +79,14 @@ SLIPS = {
         "an optimizer holds the last parameters of the model in training, if they get gradients",
         "a parameter group is missing, or the optimizer was made before layers were replaced",
     ),
+    "module-held-by-nobody": Known(
+        "an optimizer holds a parameter of each module in training that gets gradients",
+        "a loss with weights of its own, or a part of the model, is not passed to the optimizer",
+    ),
+    "thawed-unheld": Known(
+        "parameters that are unfrozen during the training are held by an optimizer",
+        "the optimizer got the parameters that were trainable when it was made",
+    ),
     "stepped-without": Known(
         "the only optimizer steps with gradients if a backward came before",
         "zero_grad comes between the backward and the step, or the optimizer holds parameters that "
@@ -92,10 +100,54 @@ SLIPS = {
         "micro-batches of a step are weighted by their numbers of labels, if some are ignored",
         "each micro-batch's loss is averaged over its own tokens, and not over all of the step",
     ),
+    "window-summed": Known(
+        "the losses of the micro-batches of a step are divided by their number",
+        "the loss is not divided by the number of accumulated micro-batches, so gradients are "
+        "too large",
+    ),
+    "penalty-without-graph": Known(
+        "a gradient that is a part of the loss is taken with create_graph=True",
+        "create_graph=True is missing, so the penalty on the gradient is a constant",
+    ),
+    "half-unscaled": Known(
+        "a loss of a model that runs in autocast to float16 is scaled",
+        "the GradScaler is missing, so small gradients become zero",
+    ),
+    "held-twice": Known(
+        "optimizers that step in turn hold no parameters in common",
+        "parameters of a shared part are passed to two optimizers, which both update them",
+        often=True,
+    ),
+    "betas-swapped": Known(
+        "the first beta of an optimizer is at most the second",
+        "the two betas are in the wrong order",
+    ),
+    # Losses.
+    "loss-broadcast": Known(
+        "the prediction and the target of a loss do not broadcast against each other",
+        "one is of shape [N, 1] and the other of shape [N], so each prediction meets all targets",
+    ),
+    "loss-activated": Known(
+        "a loss gets logits or logarithms, as it expects, and not activated values",
+        "softmax or sigmoid is applied before a loss that does so itself, or log_softmax is "
+        "missing",
+    ),
+    "target-outside": Known(
+        "targets are in the range that the loss expects",
+        "labels are 0 and 1 where 1 and -1 are expected, or masks are not divided by 255",
+    ),
+    "labels-shifted": Known(
+        "the labels of a language model are the next tokens",
+        "the labels are not shifted, or shifted in the data and again in the model",
+    ),
     # Models.
     "unregistered": Known(
         "a module with parameters runs inside a model that contains it",
         "layers are kept in a plain list or dict, so that parameters() leaves them out",
+    ),
+    "parameter-unregistered": Known(
+        "a tensor of a module that gets a gradient is one of its parameters",
+        "it is no nn.Parameter, or in a plain list or dict, so that parameters() leaves it out",
     ),
     "evaluated-in-training": Known(
         "a model in training with dropout or batch norms is evaluated in evaluation mode",
@@ -147,6 +199,38 @@ SLIPS = {
         "a weight to which a trained adapter adds is frozen, if other weights are",
         "the loop that freezes the base model leaves out a weight, such as a packed projection",
     ),
+    "dropout-most": Known(
+        "dropout in training drops less than four fifths",
+        "the share to keep is passed as the share to drop",
+    ),
+    "teacher-in-training": Known(
+        "a model that nobody trains, and that is no average, runs without dropout",
+        "eval() is missing for the teacher or the frozen feature extractor",
+    ),
+    "layers-alike": Known(
+        "no two weights of an optimizer begin with the same random numbers",
+        "one layer was copied, or a seed is set before each layer, so experts or members are alike",
+    ),
+    "constant-weight": Known(
+        "the elements of a trained weight differ when training begins",
+        "an initialisation fills the weight with one number, so all its units learn the same",
+    ),
+    "padding-attended": Known(
+        "attention does not see padding alone",
+        "the mask of padding is inverted",
+    ),
+    "padding-row": Known(
+        "the row of the padding in an embedding is zero when training begins",
+        "an initialisation of all weights overwrites the row of padding_idx, which never learns",
+    ),
+    "future-seen": Known(
+        "attention does not see the tokens that the labels ask for",
+        "the causal mask is missing, or it is the wrong way round",
+    ),
+    "batch-as-time": Known(
+        "a module of sequences gets the examples of a batch in its dimension of the batch",
+        "batch_first=True is missing, so the module takes the examples for positions",
+    ),
     # Averages.
     "average-never-updated": Known(
         "a copy of the model in training that is evaluated was updated since training began",
@@ -186,6 +270,22 @@ SLIPS = {
         "an optimizer keeps its gradient scaler",
         "a new GradScaler is made for each epoch, and loses the scale that it has found",
     ),
+    "rate-squared": Known(
+        "the function of a LambdaLR returns a factor of the learning rate",
+        "the function returns the learning rate itself, which is then squared",
+    ),
+    "metric-as-epoch": Known(
+        "a schedule gets no number, or an epoch",
+        "scheduler.step(loss) is for ReduceLROnPlateau; other schedules take it for an epoch",
+    ),
+    "rate-vanished": Known(
+        "a schedule in steps keeps the rate above a two-thousandth of its first value",
+        "a schedule for epochs steps for each batch",
+    ),
+    "scaler-not-resumed": Known(
+        "the state of a gradient scaler that a checkpoint has is loaded",
+        "the scaler's state is saved and not loaded, so scaling begins anew",
+    ),
     # Data.
     "order-repeated": Known(
         "no two epochs have the same shuffled order",
@@ -212,6 +312,26 @@ SLIPS = {
         "the workers of a loader do not share a random generator of the dataset",
         "each worker has a copy of the generator, so they draw the same: worker_init_fn is missing",
     ),
+    "data-overwritten": Known(
+        "reading a batch does not change what the dataset has",
+        "a transform works in place on the stored data, which change with each epoch",
+    ),
+    "batches-reused": Known(
+        "batches of an epoch that has ended are not used again",
+        "itertools.cycle or a list keeps the first epoch's batches, which are not shuffled again",
+    ),
+    "batches-doubled": Known(
+        "the workers of a loader read different batches",
+        "an IterableDataset yields all examples in each worker: get_worker_info is not used",
+    ),
+    "weights-per-class": Known(
+        "a weighted sampler has a weight for each example",
+        "the weights of the classes are passed, so only the first examples are drawn",
+    ),
+    "validation-overlaps": Known(
+        "no example is in the training set and in the validation set",
+        "the data are split twice with different seeds, or the indices overlap",
+    ),
     # Loading and initialisation.
     "optimizer-not-resumed": Known(
         "the state of an optimizer that a checkpoint has is loaded before the training goes on",
@@ -233,6 +353,14 @@ SLIPS = {
         "parameters that an optimizer has updated are not initialised again",
         "an initialisation runs again, for example at the start of each call of fit()",
     ),
+    "loaded-itself": Known(
+        "a state that is loaded is not the model's own, if steps have changed it",
+        "state_dict() was kept without a copy, so the best state is always the last one",
+    ),
+    "prefix-differs": Known(
+        "parameters that a state lacks are not in it with another prefix",
+        "the keys have another prefix, and strict=False hides it",
+    ),
     # Replicas.
     "wrapper-bypassed": Known(
         "a model that DistributedDataParallel wraps is trained through the wrapper",
@@ -241,6 +369,15 @@ SLIPS = {
     "not-synchronised": Known(
         "the last backward before a step synchronises the gradients",
         "no_sync covers the last micro-batch of a window",
+    ),
+    "averaged-twice": Known(
+        "gradients that DistributedDataParallel has averaged are not reduced again",
+        "gradients are reduced by hand although the wrapper does so",
+    ),
+    "gathered-without-gradient": Known(
+        "tensors that are gathered for a loss keep the gradient of this rank's part",
+        "all_gather does not take part in autograd; the own part has to be put back, or "
+        "torch.distributed.nn is to be used",
     ),
 }
 

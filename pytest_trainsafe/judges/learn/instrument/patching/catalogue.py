@@ -39,7 +39,8 @@ class Role:
     - "iter" and "next", for an iteration over a loader: counts the epochs and the batches;
     - "init" and "permuted", for an initialisation of a tensor and for `randperm`: records the call
       only if its API is named;
-    - "dropout", "loss", "average" and "replicated": nothing but what `slips/` watches for;
+    - "dropout", "loss", "average", "replicated", "embedded", "attended" and "collective": nothing
+      but what `slips/` watches for;
     - "": nothing else.
 
     `judged` says that the function is patched wherever slips are watched for.
@@ -84,6 +85,8 @@ _OPTIMIZES = Role(phase="optimizer", compares=True)
 _DRAWS, _LOSES = Role("dropout", judged=True), Role("loss", judged=True)
 _INITIALISES = Role("init", judged=True)
 _REPLICATES = Role("replicated", compares=True)
+_COMMUNICATES = Role("collective", compares=True, judged=True)
+_SAVES_MODEL = Role(phase="save", judged=True)
 
 _OPTIMIZER = {
     "__init__": Role("made", "init", compares=True, always=True),
@@ -112,7 +115,7 @@ _MODULE = {
     "__call__": Role("module", always=True),
     **dict.fromkeys(("train", "eval", "requires_grad_", "zero_grad", "to", "apply"), CHANGES),
     **dict.fromkeys(("half", "float", "double", "bfloat16", "cuda", "cpu"), CHANGES),
-    "state_dict": _SAVES,
+    "state_dict": _SAVES_MODEL,
     "load_state_dict": _LOADS,
 }
 _LOADER = {
@@ -126,7 +129,7 @@ _BACKWARD = Role(phase="backward", compares=True, exact=frozenset({"grad"}))
 #: Functions by name, and their roles.
 _FUNCTIONS = {
     "torch.autograd.backward": _BACKWARD,
-    "torch.autograd.grad": Role(phase="backward", compares=True),
+    "torch.autograd.grad": Role(phase="backward", compares=True, judged=True),
     **{
         f"torch.nn.utils.{name}": _OPTIMIZES
         for name in (
@@ -154,6 +157,26 @@ _QUERIES = ("get_", "is_", "supports_", "record_comm")
 
 #: Functions in torch.nn.functional that drop elements, besides those whose names say so.
 _ATTENTION = "scaled_dot_product_attention"
+
+#: Functions in torch.nn.functional that slips are watched for in, besides those.
+_FUNCTIONALS = {
+    **dict.fromkeys(
+        (
+            *(
+                "cross_entropy",
+                "nll_loss",
+                "ctc_loss",
+                "kl_div",
+                "binary_cross_entropy_with_logits",
+            ),
+            *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "margin_ranking_loss"),
+            *("cosine_embedding_loss", "hinge_embedding_loss", "soft_margin_loss"),
+        ),
+        _LOSES,
+    ),
+    "embedding": Role("embedded", judged=True),
+    "multi_head_attention_forward": Role("attended", judged=True),
+}
 
 #: Functions in torch.nn.functional that are internal to torch.
 _NO_API = ("has_torch_function", "handle_torch_function", "boolean_dispatch")
@@ -193,7 +216,7 @@ def catalogue() -> Iterator[Target]:
     for name, function in vars(nn.functional).items():
         if not name.startswith(("_", *_NO_API)) and _is_functional(function):
             role = _DRAWS if "dropout" in name or name == _ATTENTION else PLAIN
-            role = _LOSES if name == "cross_entropy" else role
+            role = _FUNCTIONALS.get(name, role)
             yield Target(nn.functional, name, f"torch.nn.functional.{name}", role)
     for name, function in vars(nn.init).items():
         if name.endswith("_") and not name.startswith("_") and isinstance(function, FunctionType):
@@ -215,7 +238,7 @@ def _collectives() -> Iterator[Target]:
     for name in torch.distributed.distributed_c10d.__all__:
         function = vars(torch.distributed).get(name)
         if not name.startswith(_QUERIES) and type(function) is FunctionType:
-            yield Target(torch.distributed, name, f"torch.distributed.{name}", CHANGES)
+            yield Target(torch.distributed, name, f"torch.distributed.{name}", _COMMUNICATES)
 
 
 def _of_tree(root: type, roles: dict[str, Role]) -> Iterator[Target]:

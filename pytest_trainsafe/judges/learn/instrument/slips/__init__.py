@@ -4,5 +4,6 @@
 - `ledger.py`: passes calls to the watchers, and reports slips.
 - `gradients.py`, `losses.py`: gradients between a backward and a step, and their weights.
 - `models.py`, `copies.py`, `weights.py`: how models run, copies of them, and their weights.
+- `inputs/`, `objects/`: what models and losses get, and objects when training begins.
 - `schedules.py`, `data.py`, `loading.py`, `recompute.py`, `replicas.py`: the rest of a training.
 """

@@ -117,7 +117,7 @@ class Data(Watcher):
         # A sampler of batches of its own may group them by a number.
         plain = type(getattr(loader, "batch_sampler", None)) is BatchSampler
         state.sequential = plain and isinstance(sampler, SequentialSampler)
-        state.shuffled = _shuffles(sampler)
+        state.shuffled = shuffles(sampler)
         if _workers_share(loader) and loader not in self._alike:
             self._alike.add(loader)
             name = type(loader.dataset).__name__
@@ -132,7 +132,7 @@ class Data(Watcher):
             return
 
     def _batch(self, loader: DataLoader[Any], state: _Of, batch: object) -> None:
-        tensors = _tensors(batch)
+        tensors = tensors_in(batch)
         state.batches += 1
         feeds = self._last is loader and self._backwards > state.backwards >= 0
         if state.batches == 1 and tensors and state.long:
@@ -217,13 +217,15 @@ def _caller() -> str:
     return ""
 
 
-def _shuffles(sampler: object) -> bool:
+def shuffles(sampler: object) -> bool:
+    """Whether a sampler draws a random order."""
     if "Random" in type(sampler).__name__:
         return True
     return getattr(sampler, "shuffle", False) is True
 
 
-def _tensors(batch: object) -> list[torch.Tensor]:
+def tensors_in(batch: object) -> list[torch.Tensor]:
+    """The first tensors of a batch: a tensor, or a list, a tuple or a dict of them."""
     if isinstance(batch, torch.Tensor):
         return [batch]
     values: Iterable[object] = ()

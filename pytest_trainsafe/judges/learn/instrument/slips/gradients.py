@@ -68,6 +68,8 @@ class Gradients(Watcher):
         self._scaled = False
         self._backwards = 0
         self._loaded: set[int] = set()
+        #: How many parameters of models could be trained at the last step.
+        self._trainable = 0
 
     def fresh_for(self, model: nn.Module) -> bool:
         """Whether gradients of a model's parameters wait for a step."""
@@ -107,7 +109,7 @@ class Gradients(Watcher):
         if moment.kind == "backward" and moment.outermost:
             self._added(moment.given.get("marks", {}))
         elif moment.kind == "clip" and moment.outermost:
-            self._clipped(moment.given.get("marks", {}))
+            self._clipped(moment.given.get("marks", {}), moment.result)
         elif moment.kind == "scale":
             self._scaled = bool(moment.thing.is_enabled())
         elif moment.kind == "scaler_load":
@@ -153,7 +155,7 @@ class Gradients(Watcher):
             state.reached.update(key for key, mark in now.items() if old.get(key) != mark)
         self._scaled = False
 
-    def _clipped(self, before: dict[int, dict[int, _Mark]]) -> None:
+    def _clipped(self, before: dict[int, dict[int, _Mark]], norm: object) -> None:
         touched = False
         every = [each.grad for one in self.training.optimizers for each in parameters_of(one)]
         if any(each is not None and local_part(each) is not None for each in every):
@@ -167,7 +169,9 @@ class Gradients(Watcher):
             state.clipped.update(new)
             if state.scaled:
                 self.training.slip("clipped-scaled", "the gradients are those of a scaled loss")
-        if not touched and self._of and self.training.rounds:
+        # Some dispatch modes keep the versions of what is written to, but not the norm at zero.
+        found = isinstance(norm, torch.Tensor) and bool(norm.detach() != 0)
+        if not touched and not found and self._of and self.training.rounds:
             self.training.slip("clipped-nothing", "the call changes no gradient of any optimizer")
 
     def _cleared(self, thing: object) -> None:
@@ -217,6 +221,24 @@ class Gradients(Watcher):
             state.counts.append(state.count)
         if state.steps == 1:
             self._reached(optimizer, state)
+        self._thaws()
+
+    def _thaws(self) -> None:
+        """Whether parameters that were unfrozen since the last step get gradients in vain."""
+        models = list(self.training.models())
+        count = sum(each.requires_grad for _, model in models for each in model.parameters())
+        before, self._trainable = self._trainable, count
+        if not 0 < before < count:
+            return
+        held = self.training.held()
+        for name, model in models:
+            own = list(model.parameters())
+            if not any(id(each) in held for each in own):
+                continue
+            alone = [each for each in own if each.grad is not None and id(each) not in held]
+            if any(each.requires_grad for each in alone):
+                self.training.slip("thawed-unheld", f"{len(alone)} parameters of {name}")
+                return
 
     def _decays(self, optimizer: Optimizer) -> None:
         """Whether weights decay that should not, and the others do not."""

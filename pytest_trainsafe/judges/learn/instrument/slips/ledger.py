@@ -16,6 +16,10 @@ from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Target
 from pytest_trainsafe.judges.learn.instrument.slips.copies import Copies
 from pytest_trainsafe.judges.learn.instrument.slips.data import Data
 from pytest_trainsafe.judges.learn.instrument.slips.gradients import Gradients
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.criteria import Criteria
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.penalties import Penalties
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.stored import Stored
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.tokens import Tokens
 from pytest_trainsafe.judges.learn.instrument.slips.loading import Loading
 from pytest_trainsafe.judges.learn.instrument.slips.losses import Losses
 from pytest_trainsafe.judges.learn.instrument.slips.models import Models
@@ -25,13 +29,15 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     Watcher,
     kind_of,
 )
+from pytest_trainsafe.judges.learn.instrument.slips.objects.settings import Settings
+from pytest_trainsafe.judges.learn.instrument.slips.objects.starts import Starts
 from pytest_trainsafe.judges.learn.instrument.slips.recompute import Recompute
 from pytest_trainsafe.judges.learn.instrument.slips.replicas import Replicas
 from pytest_trainsafe.judges.learn.instrument.slips.schedules import Schedules
 from pytest_trainsafe.judges.learn.instrument.slips.weights import Weights
 
 #: What a watcher's own question to a damaged or unusual object may raise.
-_UNREADABLE = (RuntimeError, NotImplementedError, TypeError, AttributeError, KeyError, ValueError)
+_UNREADABLE = (RuntimeError, TypeError, AttributeError, LookupError, ValueError)
 
 
 class Ledger:
@@ -52,7 +58,10 @@ class Ledger:
         self._training = Training(self._slip, models, digest, weights)
         self._told: dict[str, int] = {}
         gradients = Gradients(self._training)
-        others = (Losses, Models, Schedules, Data, Loading, Recompute, Replicas, Weights)
+        others: tuple[type[Watcher], ...] = (
+            *(Losses, Models, Schedules, Data, Loading, Recompute, Replicas, Weights),
+            *(Criteria, Tokens, Stored, Penalties, Starts, Settings),
+        )
         self._watchers: list[Watcher] = [gradients, Copies(self._training, gradients)]
         self._watchers += [each(self._training) for each in others]
         #: What is called at the begin and at the end of calls of a kind.

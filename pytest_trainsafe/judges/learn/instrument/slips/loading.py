@@ -23,7 +23,10 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
 class Loading(Watcher):
     """Sees states that are loaded, initialisations, and steps."""
 
-    kinds = ("file_load", "module_load", "optimizer_load", "init", "step")
+    kinds = (
+        *("file_load", "module_load", "optimizer_load", "init", "step"),
+        *("module_state", "scaler_load", "scaler_step"),
+    )
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
@@ -33,10 +36,19 @@ class Loading(Watcher):
         self._stepped: dict[int, weakref.ref[torch.Tensor]] = {}
         #: States of optimizers from a file that no optimizer has loaded.
         self._waiting: list[Mapping[str, Any]] = []
+        #: Whether a file has the state of a gradient scaler that no scaler has loaded.
+        self._scale = False
+        #: Tensors of states that were taken from models, and the round in which they were.
+        self._taken: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
 
     def entered(self, moment: Moment) -> None:
         if moment.kind == "module_load" and moment.outermost:
             moment.given["ties"] = _ties(moment.thing)
+            self._itself(moment)
+        elif moment.kind == "scaler_step":
+            if self._scale and self._loaded:
+                self.training.slip("scaler-not-resumed", "the file has the state of a GradScaler")
+            self._scale = False
         elif moment.kind == "step" and moment.outermost:
             self._unused(moment.thing)
             self._written(moment.thing)
@@ -53,6 +65,32 @@ class Loading(Watcher):
                     what = "x".join(map(str, tensor.shape))
                     self.training.slip(name, f"{moment.api} of a tensor of shape {what}")
                     return
+
+    def _itself(self, moment: Moment) -> None:
+        """Whether a state is the model's own, which steps have changed since it was taken."""
+        model, state = moment.thing, moment.argument(0, "state_dict")
+        if not isinstance(model, nn.Module) or not isinstance(state, Mapping):
+            return
+        trained = {
+            name: each
+            for name, each in model.named_parameters()
+            if type(each) is nn.Parameter and self._has_stepped(each)
+            if isinstance(state.get(name), torch.Tensor)
+        }
+        for name, each in trained.items():
+            taken = self._taken.get(id(state[name]))
+            if taken is None or taken[0]() is not state[name] or not each.numel():
+                return
+            if taken[1] == self.training.rounds or state[name].data_ptr() != each.data_ptr():
+                return
+        if trained:
+            self.training.slip(
+                "loaded-itself", f"{next(iter(trained))} of the state is that of the model"
+            )
+
+    def _has_stepped(self, parameter: torch.Tensor) -> bool:
+        found = self._stepped.get(id(parameter))
+        return found is not None and found() is parameter
 
     def _unused(self, optimizer: Optimizer) -> None:
         """Whether the first optimizer that steps after a checkpoint was read lacks its state."""
@@ -87,6 +125,11 @@ class Loading(Watcher):
             return
         if moment.kind == "file_load" and isinstance(moment.result, Mapping):
             self._waiting += [each for each in moment.result.values() if _is_state(each)]
+            self._scale |= any(_is_scale(each) for each in moment.result.values())
+        elif moment.kind == "scaler_load":
+            self._scale = False
+        elif moment.kind == "module_state":
+            self._take(moment.result)
         elif moment.kind == "optimizer_load":
             state = moment.argument(0, "state_dict")
             if isinstance(state, Mapping):
@@ -103,6 +146,13 @@ class Loading(Watcher):
                 if own.get(first) is not own.get(second):
                     self.training.slip("ties-broken", f"{first} and {second} are two tensors now")
                     return
+
+    def _take(self, state: object) -> None:
+        tensors = state.values() if isinstance(state, Mapping) else ()
+        self._taken = {key: each for key, each in self._taken.items() if each[0]() is not None}
+        for each in tensors:
+            if isinstance(each, torch.Tensor):
+                self._taken[id(each)] = weakref.ref(each), self.training.rounds
 
     def _fits(self, moment: Moment) -> None:
         model, state = moment.thing, moment.argument(0, "state_dict")
@@ -122,6 +172,26 @@ class Loading(Watcher):
                 if own
                 else "no key fits",
             )
+        elif missing:
+            self._prefixed(state, own, missing)
+
+    def _prefixed(
+        self, state: Mapping[str, Any], own: Mapping[str, nn.Parameter], missing: set[str]
+    ) -> None:
+        """Whether half of the missing parameters are in the state, with another prefix."""
+        wanted = [name for name in own if name in missing]
+        unused = [name for name in state if name not in own]
+        pairs = [
+            (name, other)
+            for name in wanted
+            for other in unused
+            if other.endswith(f".{name}") or name.endswith(f".{other}")
+            if getattr(state[other], "shape", None) == own[name].shape
+        ]
+        if pairs and 2 * len({name for name, _ in pairs}) >= len(wanted):
+            self.training.slip(
+                "prefix-differs", "the model has {!r} and the state has {!r}".format(*pairs[0])
+            )
 
 
 def _is_state(thing: object) -> bool:
@@ -132,6 +202,11 @@ def _is_state(thing: object) -> bool:
     return isinstance(groups, list) and all(
         isinstance(group, dict) and "params" in group for group in groups
     )
+
+
+def _is_scale(thing: object) -> bool:
+    """Whether a part of a checkpoint is the state of a gradient scaler."""
+    return isinstance(thing, Mapping) and {"scale", "growth_factor"} <= thing.keys()
 
 
 def _ties(model: object) -> list[tuple[str, str]]:

@@ -10,23 +10,32 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Train
 
 #: How much the numbers of labels must differ, and how exactly shares must agree, as ratios.
 _APART, _EQUAL = 1.02, 1e-3
+#: The loss that is understood.
+_OBSERVED = "torch.nn.functional.cross_entropy"
 #: The most micro-batches of a step that are remembered.
 _MANY = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    """A cross entropy: its mean, its number of labels, and whether some are ignored."""
+    """A cross entropy: its mean, its number of labels, and whether some are ignored.
+
+    `target` is a hash of the labels, and `runs` how many models had run by then since the last
+    step.  `averaged` says that the loss is the mean.
+    """
 
     mean: float
     labels: int
     padded: bool
+    target: int
+    runs: int
+    averaged: bool
 
 
 class Losses(Watcher):
-    """Sees cross entropies, and the backwards and steps that use them."""
+    """Sees cross entropies, models that run, and the backwards and steps that use them."""
 
-    kinds = ("loss", "backward", "step", "zero_grad")
+    kinds = ("loss", "module", "backward", "step", "zero_grad")
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
@@ -35,22 +44,27 @@ class Losses(Watcher):
         #: The micro-batches since the last step, each with its share: what its mean is multiplied
         #: with.  None if one of them is not understood.
         self._window: list[tuple[_Loss, float]] | None = []
+        self._runs = 0
 
     def entered(self, moment: Moment) -> None:
-        if moment.kind == "backward":
+        if moment.kind == "module":
+            if moment.outermost and next(moment.thing.parameters(), None) is not None:
+                self._runs += 1
+        elif moment.kind == "backward":
             if moment.outermost:
                 self._uses(moment)
         elif moment.kind == "step":
             if moment.outermost:
                 self._judge(self._window or ())
-                self._window = []
+                self._summed(self._window or ())
+                self._window, self._runs = [], 0
         elif moment.kind == "zero_grad":
             self._window = []
 
     def left(self, moment: Moment) -> None:
-        used = moment.kind == "loss" and not moment.failed and torch.is_grad_enabled()
+        used = moment.api == _OBSERVED and not moment.failed and torch.is_grad_enabled()
         if used and len(self._waiting) < _MANY:
-            self._waiting.append(_loss_of(moment))
+            self._waiting.append(self._loss_of(moment))
 
     def _uses(self, moment: Moment) -> None:
         waiting, self._waiting = self._waiting, []
@@ -75,17 +89,39 @@ class Losses(Watcher):
                 f"micro-batches of {min(labels)} to {max(labels)} labels have equal weights",
             )
 
+    def _summed(self, window: list[tuple[_Loss, float]] | tuple[()]) -> None:
+        """Whether micro-batches, each of which a model ran for, are added without a division.
 
-def _loss_of(moment: Moment) -> _Loss | None:
-    """What is known of a call of `cross_entropy`; None if its mean is not one over labels."""
-    target, result = moment.argument(1, "target"), moment.result
-    weight, reduction = moment.argument(2, "weight"), moment.argument(6, "reduction", "mean")
-    if not isinstance(target, torch.Tensor) or target.dtype != torch.int64 or weight is not None:
-        return None
-    if not isinstance(result, torch.Tensor) or result.numel() != 1 or not result.requires_grad:
-        return None
-    labels = int((target != moment.argument(4, "ignore_index", -100)).sum())
-    if reduction not in ("mean", "sum") or not labels:
-        return None
-    value = float(result.detach())
-    return _Loss(value if reduction == "mean" else value / labels, labels, labels < target.numel())
+        Micro-batches differ in their labels; the parts of one batch have the same ones.
+        """
+        losses = [loss for loss, _ in window]
+        if len(losses) < 2 or not all(loss.averaged for loss in losses):
+            return
+        targets, runs = {loss.target for loss in losses}, {loss.runs for loss in losses}
+        undivided = all(abs(share - 1) <= _EQUAL for _, share in window)
+        if undivided and len(targets) == len(runs) == len(losses):
+            self.training.slip(
+                "window-summed", f"the step adds the means of {len(losses)} micro-batches"
+            )
+
+    def _loss_of(self, moment: Moment) -> _Loss | None:
+        """What is known of a call of `cross_entropy`; None if its mean is not one over labels."""
+        target, result = moment.argument(1, "target"), moment.result
+        weight, reduction = moment.argument(2, "weight"), moment.argument(6, "reduction", "mean")
+        plain = isinstance(target, torch.Tensor) and target.dtype == torch.int64
+        if not plain or weight is not None:
+            return None
+        if not isinstance(result, torch.Tensor) or result.numel() != 1 or not result.requires_grad:
+            return None
+        labels = int((target != moment.argument(4, "ignore_index", -100)).sum())
+        if reduction not in ("mean", "sum") or not labels:
+            return None
+        value, averaged = float(result.detach()), reduction == "mean"
+        return _Loss(
+            value if averaged else value / labels,
+            labels,
+            labels < target.numel(),
+            self.training.digest(target, False),
+            self._runs,
+            averaged,
+        )

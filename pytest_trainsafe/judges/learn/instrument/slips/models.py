@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -23,6 +23,11 @@ _LAYERS = (
     *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d),
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
 )
+
+#: The share from which on a dropout drops nearly all, as where the share to keep was meant.
+_MOST = 0.8
+#: From this round on, no model is taken for one that nobody trains.
+_LATE = 4
 
 
 class Models(Watcher):
@@ -61,16 +66,18 @@ class Models(Watcher):
             self._part(moment)
 
     def _dropout(self, moment: Moment) -> None:
-        modules = [thing for kind, thing in moment.around if kind == "module"]
-        attention = moment.api.endswith("scaled_dot_product_attention")
-        if not modules or modules[-1].training or torch.is_grad_enabled():
-            return
-        if attention:
+        if moment.api.endswith("scaled_dot_product_attention"):
             share, active = moment.argument(4, "dropout_p", 0.0), True
         else:
             share = moment.argument(1, "p", 0.5)
             active = bool(moment.argument(2, "training", True))
-        if active and isinstance(share, int | float) and share > 0 and self.training.rounds:
+        if not active or not isinstance(share, int | float) or share <= 0:
+            return
+        modules = [thing for kind, thing in moment.around if kind == "module"]
+        if torch.is_grad_enabled():
+            if _MOST <= share < 1:
+                self.training.slip("dropout-most", f"{share} of the elements")
+        elif modules and not modules[-1].training and self.training.rounds:
             name = type(modules[-1]).__name__
             self.training.slip("dropout-in-evaluation", f"{share} in the forward of {name}")
 
@@ -93,6 +100,8 @@ class Models(Watcher):
 
     def _runs(self, model: nn.Module) -> None:
         now = self.training.rounds
+        if 0 < now < _LATE and model.training and model not in self._said:
+            self._teaches(model)
         if torch.is_grad_enabled():
             if not model.training and any(each.requires_grad for each in model.parameters()):
                 self._kept.add(model)
@@ -106,11 +115,29 @@ class Models(Watcher):
                 self._trains(model)
             return
         before, self._quiet[model] = self._quiet.get(model), now
-        # What runs without gradients in every round is a part of the training, as in a GAN.
-        if not now or before in (now, now - 1) or self._graded.get(model, now) >= now:
+        # What runs without gradients in every round is a part of the training, as in a GAN, where
+        # several optimizers step in turn.
+        often = before is not None and now - before <= max(1, len(self.training.optimizers))
+        if not now or often or self._graded.get(model, now) >= now:
             return
         if model.training and any(_is_active(each) for each in model.modules()):
             self.training.slip("evaluated-in-training", f"{_name(model)} runs in training mode")
+
+    def _teaches(self, model: nn.Module) -> None:
+        """Whether a model that nobody trains, and that is no average of another, has dropout."""
+        drops = any(each.training and (dropout_of(each) or 0) > 0 for each in model.modules())
+        parameters = list(model.parameters()) if drops else []
+        held = self.training.held() if parameters else set()
+        if not held or any(id(each) in held or each.grad is not None for each in parameters):
+            return
+        own = shapes_of(model)
+        others = [each for _, each in self.training.models() if each is not model]
+        part = {id(each) for other in others for each in other.parameters()}
+        if any(id(each) in part for each in parameters):
+            return
+        if not any(shapes_of(each) == own for each in others):
+            self._said.add(model)
+            self.training.slip("teacher-in-training", f"{_name(model)} runs in training mode")
 
     def _trains(self, model: nn.Module) -> None:
         shapes = None
@@ -133,7 +160,33 @@ class Models(Watcher):
             self._weights[model] = weights
             self._untied(model)
         if self.training.rounds == 1:
+            self._unheld(model)
             self._zeros(model)
+            self._loose(model)
+
+    def _unheld(self, model: nn.Module) -> None:
+        """Whether no optimizer holds any parameter of a model that has had gradients.
+
+        A model of which all is frozen but its input, as in an attack, has none that were kept.
+        """
+        held, parameters = self.training.held(), list(model.parameters())
+        if not held or not parameters or not model.training:
+            return
+        if all(each.grad is not None and id(each) not in held for each in parameters):
+            self.training.slip(
+                "module-held-by-nobody", f"{_name(model)} with {len(parameters)} parameters"
+            )
+
+    def _loose(self, model: nn.Module) -> None:
+        """Whether a module has a trained tensor that is no parameter of the model."""
+        known = {id(each) for each in model.parameters()} | self.training.held()
+        for name, module in model.named_modules():
+            for attribute, value in vars(module).items():
+                parts = list(_parts(value))
+                if any(_learns(each) and id(each) not in known for each in parts):
+                    where = ".".join(filter(None, (name, attribute)))
+                    self.training.slip("parameter-unregistered", f"{where} of {_name(model)}")
+                    return
 
     def _untied(self, model: nn.Module) -> None:
         """Whether an embedding and a linear layer have two tensors with the same content."""
@@ -209,6 +262,24 @@ def running_means_of(model: nn.Module) -> Iterator[torch.Tensor]:
     for each in model.modules():
         if is_batch_norm(each) and isinstance(each.running_mean, torch.Tensor):
             yield each.running_mean
+
+
+def _parts(value: object) -> Iterable[object]:
+    """An attribute of a module, or what is in it if it is a container of other things."""
+    if isinstance(value, dict):
+        return list(value.values()) if not any(map(_is_own, value.values())) else ()
+    return list(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _is_own(thing: object) -> bool:
+    return thing is None or isinstance(thing, nn.Module) or callable(thing)
+
+
+def _learns(thing: object) -> bool:
+    """Whether it is a leaf of the graph that has had a gradient."""
+    if not isinstance(thing, torch.Tensor) or not thing.is_leaf or not thing.requires_grad:
+        return False
+    return thing.grad is not None
 
 
 def _is_active(module: nn.Module) -> bool:

@@ -19,6 +19,7 @@ from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Target
 _BY_API = {
     "torch.Tensor.backward": "backward",
     "torch.autograd.backward": "backward",
+    "torch.autograd.grad": "grad",
     "torch.manual_seed": "seed",
     "torch.set_rng_state": "restored",
     "torch.load": "file_load",
@@ -50,6 +51,7 @@ _BY_METHOD: Sequence[tuple[type, Mapping[str, str]]] = (
         {
             "zero_grad": "zero_grad",
             "load_state_dict": "module_load",
+            "state_dict": "module_state",
             "train": "mode",
             "eval": "mode",
         },
@@ -58,7 +60,7 @@ _BY_METHOD: Sequence[tuple[type, Mapping[str, str]]] = (
 #: The kinds that a role of its own has.
 _BY_ROLE = (
     *("module", "checkpoint", "iter", "next", "init", "permuted", "dropout"),
-    *("loss", "average", "replicated"),
+    *("loss", "average", "replicated", "embedded", "attended", "collective"),
 )
 
 _NONE: frozenset[str] = frozenset()

@@ -11,11 +11,14 @@ from torch import nn
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 from pytest_trainsafe.record.clock import in_backward
 
+#: The most gathered tensors that are remembered.
+_MANY = 64
+
 
 class Replicas(Watcher):
-    """Sees wrappers that are made, models that run, and steps."""
+    """Sees wrappers that are made, models that run, collectives, backwards and steps."""
 
-    kinds = ("replicated", "module", "step")
+    kinds = ("replicated", "module", "step", "collective", "backward")
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
@@ -23,12 +26,22 @@ class Replicas(Watcher):
         self._wrappers: WeakKeyDictionary[nn.Module, ref[Any]] = WeakKeyDictionary()
         #: Whether the last forward of each wrapper since the last step was to synchronise.
         self._last: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+        #: What tensors with gradients were gathered into since a model ran.
+        self._gathered: list[Any] = []
 
     def entered(self, moment: Moment) -> None:
         if moment.kind == "step":
-            self._step()
+            if moment.argument(0, "closure") is None:
+                self._step()
+        elif moment.kind == "backward":
+            if moment.outermost:
+                self._cut()
+        elif moment.kind == "collective":
+            self._communicates(moment)
         elif moment.kind == "module" and torch.is_grad_enabled() and not in_backward():
             model = moment.thing
+            if moment.outermost and next(model.parameters(), None) is not None:
+                self._gathered = []  # as what the last step has logged
             if isinstance(model, nn.parallel.DistributedDataParallel):
                 self._wrappers[model.module] = ref(model)
                 self._last[model] = bool(model.require_backward_grad_sync)
@@ -37,8 +50,32 @@ class Replicas(Watcher):
                 self.training.slip("wrapper-bypassed", f"the forward of {name} goes past it")
 
     def left(self, moment: Moment) -> None:
+        if moment.kind == "step" and moment.argument(0, "closure") is not None:
+            self._step()  # the closure ran the last micro-batch
         if moment.kind == "replicated" and not moment.failed:
             self._wrappers[moment.thing.module] = ref(moment.thing)
+
+    def _communicates(self, moment: Moment) -> None:
+        name = moment.api.rpartition(".")[2]
+        if name == "all_gather":
+            target, given = moment.argument(0, "tensor_list"), moment.argument(1, "tensor")
+            graded = isinstance(given, torch.Tensor) and given.grad_fn is not None
+            if graded and torch.is_grad_enabled() and len(self._gathered) < _MANY:
+                self._gathered.append(target)
+        elif name == "all_reduce" and any(self._last.values()):
+            place = _place(moment.argument(0, "tensor"))
+            for model in self._last:
+                if place and any(_place(each.grad) == place for each in model.parameters()):
+                    self.training.slip("averaged-twice", "all_reduce of a gradient after it")
+                    return
+
+    def _cut(self) -> None:
+        """Whether no part of what was gathered has a gradient, not even this rank's own."""
+        gathered, self._gathered = self._gathered, []
+        for each in gathered:
+            if not any(part.requires_grad for part in each if isinstance(part, torch.Tensor)):
+                self.training.slip("gathered-without-gradient", f"{len(each)} tensors have none")
+                return
 
     def _is_wrapped(self, model: nn.Module) -> bool:
         wrapper = self._wrappers.get(model)
@@ -48,3 +85,10 @@ class Replicas(Watcher):
         if any(not last for last in self._last.values()):
             self.training.slip("not-synchronised", "the last forward before it ran in no_sync()")
         self._last.clear()
+
+
+def _place(tensor: object) -> tuple[int, int] | None:
+    """The memory of a tensor; None for nothing, or without memory."""
+    if not isinstance(tensor, torch.Tensor) or not tensor.numel():
+        return None
+    return tensor.data_ptr(), tensor.numel()

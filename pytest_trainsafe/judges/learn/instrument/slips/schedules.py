@@ -5,8 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+import torch
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    ExponentialLR,
+    LambdaLR,
+    LRScheduler,
+    MultiStepLR,
+    ReduceLROnPlateau,
+    StepLR,
+)
 
 from pytest_trainsafe.compat.training import schedulers_of
 from pytest_trainsafe.judges.learn.instrument.slips.moments import (
@@ -20,6 +30,10 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
 _STEPS = 3
 #: The most schedulers that are judged at the end.
 _MANY = 1024
+#: Schedules that multiply the rate, and the least share of its first value that makes sense.
+_DECAYS, _VANISHED = (ExponentialLR, MultiStepLR, StepLR), 5e-4
+#: How exactly a factor is the first learning rate.
+_SAME = 1e-6
 #: Calls inside which a scheduler steps another one, or begins.
 _OWN = ("schedule", "scheduler_made")
 
@@ -36,6 +50,10 @@ class _Of:
     steps: int = 0
     idle: int = 0
     loaded: bool = False
+    #: For a LambdaLR: the first rate, the largest factor of it so far, and the last one.
+    base: float = 0.0
+    peak: float = 0.0
+    last: float = 0.0
 
 
 class Schedules(Watcher):
@@ -100,11 +118,12 @@ class Schedules(Watcher):
             self._of(thing).loaded = True
         elif moment.kind == "scheduler_made":
             if not moment.inside(*_OWN):
-                self._of(thing)
+                self._factor(thing, self._of(thing))
             for part in schedulers_of(thing):  # it steps them when their turn comes
                 self._of(part).steps += 1
         elif moment.kind == "schedule" and not moment.inside(*_OWN):
             self._scheduled(thing)
+            self._epoch(thing, moment.argument(0, "epoch"))
 
     def _of(self, scheduler: LRScheduler) -> _Of:
         known = self._schedulers.get(scheduler)
@@ -124,6 +143,7 @@ class Schedules(Watcher):
         if optimizer is None:
             return
         self._rates.pop(optimizer, None)
+        self._factor(scheduler, state)
         if isinstance(scheduler, CosineAnnealingLR) and scheduler.last_epoch > scheduler.T_max:
             self.training.slip(
                 "schedule-overrun",
@@ -140,8 +160,40 @@ class Schedules(Watcher):
             self.training.slip("scheduled-ahead", "the optimizer has not stepped yet")
         state.at = steps
 
+    def _epoch(self, scheduler: LRScheduler, epoch: object) -> None:
+        """Whether a schedule gets a number that is no epoch."""
+        fractions = isinstance(scheduler, ReduceLROnPlateau | CosineAnnealingWarmRestarts)
+        if isinstance(epoch, torch.Tensor | float) and not fractions and float(epoch) % 1:
+            self.training.slip(
+                "metric-as-epoch", f"{type(scheduler).__name__} gets {float(epoch):.4g}"
+            )
+
+    def _factor(self, scheduler: LRScheduler, state: _Of) -> None:
+        """Looks at the factor by which a schedule has multiplied the first rate."""
+        base = getattr(scheduler, "base_lrs", (0.0,))[0]
+        now = scheduler.optimizer.param_groups[0].get("lr", 0.0)
+        if not base or isinstance(base, torch.Tensor) or isinstance(now, torch.Tensor):
+            return
+        factor = float(now) / base
+        if isinstance(scheduler, _DECAYS) and 0 < factor < _VANISHED:
+            self.training.slip(
+                "rate-vanished", f"{type(scheduler).__name__} has made {base} to {now:.3g}"
+            )
+        if isinstance(scheduler, LambdaLR):
+            before = state.last
+            state.base, state.peak, state.last = base, max(state.peak, factor), factor
+            if before and abs(before / base - 1) <= _SAME and state.peak == before >= factor:
+                self._squared(state)
+
+    def _squared(self, state: _Of) -> None:
+        if state.base < 1:
+            self.training.slip("rate-squared", f"{state.name} multiplies {state.base} by itself")
+
     def ended(self) -> None:
         for each in self._all:
+            falls = each.steps >= _STEPS and each.last < each.peak
+            if falls and abs(each.peak / each.base - 1) <= _SAME:
+                self._squared(each)
             if not each.steps and each.idle >= _STEPS:
                 self.training.slip(
                     "never-scheduled",

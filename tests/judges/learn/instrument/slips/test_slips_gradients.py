@@ -269,3 +269,16 @@ def test_groups_that_are_the_wrong_way_round(wrong: bool) -> None:
         steps(model, torch.optim.AdamW([decays, others]), 2)
 
     assert slips_of(program) == ["decay-inverted"] * wrong
+
+
+def test_clipping_of_gradients_that_no_optimizer_holds_finds_some() -> None:
+    def program() -> None:
+        model, other = net(), net(5)
+        optimizer = sgd(model)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (loss_of(model) + loss_of(other.eval())).backward()
+            clip(other.parameters(), 1.0)
+            optimizer.step()
+
+    assert "clipped-nothing" not in slips_of(program)

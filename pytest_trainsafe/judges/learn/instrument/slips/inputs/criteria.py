@@ -1,0 +1,174 @@
+"""Watches what losses get: shapes that broadcast, activations before the loss, and targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from pytest_trainsafe.compat.autograd import shape_made
+from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Watcher
+
+#: The content of tensors, and the graph of a loss, are looked at in so many rounds.
+_ROUNDS = 3
+#: The most nodes of a graph that are looked at, and the most views behind a tensor.
+_NODES, _VIEWS = 64, 8
+
+#: Losses of two tensors that torch broadcasts against each other.
+_ELEMENTWISE = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+#: Nodes that leave the elements of a tensor as they are.
+_MOVES = (
+    *("View", "ReshapeAlias", "UnsafeView", "Transpose", "T", "Permute", "Squeeze", "Unsqueeze"),
+    *("Select", "Slice", "Index", "Expand", "Alias", "Clone", "ToCopy"),
+)
+#: Nodes between a loss and the difference that it reduces.
+_REDUCES = ("Mean", "Sum", "Pow", "Abs", "Mul", "Div", "Add", "Sqrt", "Neg", "Log", "View")
+#: The results that a loss should not get, since it begins with an activation of its own.
+_ACTIVATED = {
+    "cross_entropy": ("Softmax", "Sigmoid", "Relu"),
+    "binary_cross_entropy_with_logits": ("Softmax", "Sigmoid", "Relu"),
+}
+#: How far a sum of probabilities may be from 1, and a target from the ends of its range.
+_APART, _OUTSIDE = 0.1, 1e-3
+#: The position of the target of losses that want 1 and -1.
+_SIGNS = {
+    "margin_ranking_loss": 2,
+    "cosine_embedding_loss": 2,
+    "hinge_embedding_loss": 1,
+    "soft_margin_loss": 1,
+}
+
+
+class Criteria(Watcher):
+    """Sees losses of torch, and the tensors that backwards begin with."""
+
+    kinds = ("loss", "backward")
+
+    def entered(self, moment: Moment) -> None:
+        if not torch.is_grad_enabled():
+            return
+        if moment.kind == "backward":
+            if moment.outermost and self.training.rounds < _ROUNDS:
+                self._graph(_total(moment))
+            return
+        name = moment.api.rpartition(".")[2]
+        given, target = moment.argument(0, "input"), moment.argument(1, "target")
+        if name in _SIGNS:
+            self._signs(name, moment.argument(_SIGNS[name], "target"))
+        elif isinstance(given, torch.Tensor) and isinstance(target, torch.Tensor):
+            if name in _ELEMENTWISE:
+                self._shapes(name, given, target)
+            elif given.requires_grad:
+                self._activation(name, given)
+                if self.training.rounds < _ROUNDS:
+                    self._content(name, given, target, moment)
+
+    def _shapes(self, name: str, given: torch.Tensor, target: torch.Tensor) -> None:
+        if given.shape == target.shape or not (given.requires_grad or target.requires_grad):
+            return
+        both: torch.Size = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+            given.shape, target.shape
+        )
+        if both != given.shape and both != target.shape:
+            shapes = f"{_text(given.shape)} and {_text(target.shape)}"
+            self.training.slip("loss-broadcast", f"{name} of {shapes} is one of {_text(both)}")
+
+    def _activation(self, name: str, given: torch.Tensor) -> None:
+        node = _origin(given)
+        for activation in _ACTIVATED.get(name, ()):
+            if _is(node, activation):
+                self.training.slip("loss-activated", f"{name} of the result of {activation}")
+
+    def _content(
+        self, name: str, given: torch.Tensor, target: torch.Tensor, moment: Moment
+    ) -> None:
+        """Whether logarithms and probabilities are what they have to be."""
+        values = given.detach()
+        if name == "nll_loss" and values.dim() > 1:
+            sums = values.exp().sum(1)
+            if bool(((sums - 1).abs() > _APART).all()):
+                self.training.slip(
+                    "loss-activated", "nll_loss of values that are no logarithms of probabilities"
+                )
+        elif name == "ctc_loss":
+            if bool(((values.exp().sum(-1) - 1).abs() > _APART).all()):
+                self.training.slip(
+                    "loss-activated", "ctc_loss of values that are no logarithms of probabilities"
+                )
+        elif name == "kl_div" and not moment.argument(5, "log_target", False):
+            probabilities = bool((values >= 0).all()) and bool((values > 0).any())
+            if probabilities or bool((target.detach() < -_OUTSIDE).any()):
+                self.training.slip(
+                    "loss-activated",
+                    f"kl_div of {'probabilities' * probabilities or 'logarithms as a target'}",
+                )
+        elif name == "binary_cross_entropy_with_logits":
+            low, high = (float(each) for each in target.detach().aminmax())
+            if low < -_OUTSIDE or high > 1 + _OUTSIDE:
+                self.training.slip("target-outside", f"{name} of targets from {low} to {high}")
+
+    def _signs(self, name: str, target: object) -> None:
+        if not isinstance(target, torch.Tensor) or self.training.rounds >= _ROUNDS:
+            return
+        if not bool((target.detach().abs() == 1).all()):
+            self.training.slip("target-outside", f"{name} of a target that is not 1 or -1")
+
+    def _graph(self, total: torch.Tensor | None) -> None:
+        """Whether a difference below the reductions of a loss has more elements than rows squared.
+
+        A prediction of shape [N, 1] minus a target of shape [N] is of shape [N, N].
+        """
+        for node in _differences(total):
+            branches = [each for each in node.next_functions if each[0] is not None]
+            made = shape_made(node, 0)
+            if len(branches) != 1 or made is None or len(made) != 2 or made[0] != made[1]:
+                continue
+            before, output = branches[0]
+            shape, rows = shape_made(before, output), made[0]
+            if rows > 1 and shape in ((rows,), (rows, 1)) and not _is(before, "Unsqueeze"):
+                self.training.slip(
+                    "loss-broadcast", f"a difference of {_text(shape)} is one of {_text(made)}"
+                )
+                return
+
+
+def _total(moment: Moment) -> torch.Tensor | None:
+    """The loss that a backward begins with; None if there are several."""
+    if isinstance(moment.thing, torch.Tensor):
+        return moment.thing
+    given = moment.argument(0, "tensors")
+    if isinstance(given, list | tuple) and len(given) == 1:
+        given = given[0]
+    return given if isinstance(given, torch.Tensor) else None
+
+
+def _differences(total: torch.Tensor | None) -> Iterator[Any]:
+    waiting: list[Any] = [total.grad_fn] if total is not None and total.numel() == 1 else []
+    seen = 0
+    while waiting and seen < _NODES:
+        node = waiting.pop()
+        seen += 1
+        if _is(node, "Sub", "Rsub"):
+            yield node
+        elif _is(node, *_REDUCES):
+            waiting += [each for each, _ in node.next_functions if each is not None]
+
+
+def _origin(tensor: torch.Tensor) -> object:
+    """The node that made the elements of a tensor, behind its views."""
+    node: Any = tensor.grad_fn
+    for _ in range(_VIEWS):
+        if not _is(node, *_MOVES):
+            break
+        node = node.next_functions[0][0]
+    return node
+
+
+def _is(node: object, *operators: str) -> bool:
+    name = type(node).__name__.partition("Backward")[0]
+    return name in operators
+
+
+def _text(shape: torch.Size | tuple[int, ...]) -> str:
+    return str(list(shape))

@@ -1,0 +1,1 @@
+"""Watchers of objects when training begins: weights and settings of optimizers."""

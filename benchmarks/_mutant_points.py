@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ class Place:
             if package is not None
             else packages.program(self.program)
         )
-        arguments, settings = self.arguments, replace(settings, accept=self.accept)
+        arguments, settings = self.arguments, settings._replace(accept=self.accept)
         return Case(self.point.replace(dtype=dtype), program, settings, arguments, arguments)
 
 

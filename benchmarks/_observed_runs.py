@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -85,7 +84,7 @@ def of_ranks(
     apis: Sequence[str] = APIS,
 ) -> ObservedRun:
     """The run of a program in ranks, at the Point with these sizes."""
-    settings = replace(session.settings, seed=seed)
+    settings = session.settings._replace(seed=seed)
     program = resolve(train)
     candidate = {**program.traits.candidate, **arguments}
     case = Case(Point.of(dict(sizes)), program, settings, {}, candidate)

@@ -11,7 +11,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_trainsafe.config.settings import Settings
@@ -72,7 +72,7 @@ def case_of(drawn: Drawn, settings: Settings) -> tuple[Case, str | None]:
     if drawn.pipeline > 1:
         words["reference"] = {"pp": drawn.pipeline}
     declared = read_marker([module.train], {**words, "args": drawn.arguments})
-    (cell,) = cells(declared, replace(settings, seed=drawn.seed), lambda *_: None)
+    (cell,) = cells(declared, settings._replace(seed=drawn.seed), lambda *_: None)
     return cell.case, cell.invalid
 
 

@@ -132,7 +132,7 @@ def judge(bug: Bug, opened: Session, quick: bool) -> Found:
         acts, point = bug.triggers(case.point), str(case.point)
         localize = acts and not found.first
         if not localize:
-            case = replace(case, settings=replace(case.settings, localize=0.0))
+            case = replace(case, settings=case.settings._replace(localize=0.0))
         where, seconds, summary = verdict(case, opened)
         (found.triggering if acts else found.others)[point] = where
         spent = summary.get("seconds", {}).get("localize", 0.0)

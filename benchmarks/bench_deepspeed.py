@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +124,7 @@ def _small(settings: Settings) -> Iterator[Case]:
     supported release may have (in float32, unless a bug's Point is in bfloat16), and a pipeline
     without ZeRO and at stage 1.
     """
-    float32, bfloat16 = (replace(settings, dtypes=(each,)) for each in ("float32", "bfloat16"))
+    float32, bfloat16 = (settings._replace(dtypes=(each,)) for each in ("float32", "bfloat16"))
     stages: dict[str, Any] = {"zero": [0, 3], "dp": 2, "dtype": "bfloat16"}
     yield from _cells(deepspeed_gpt.train, stages, bfloat16, layers=1, steps=2)
     for point in catalogued_points():

@@ -147,7 +147,7 @@ def judged(session: Session, one: Case) -> float:
 
 def judged_anew(session: Session, one: Case, seeds: Iterator[int]) -> float:
     """The seconds of a Point with a new seed, whose reference is therefore not cached."""
-    return judged(session, replace(one, settings=replace(one.settings, seed=next(seeds))))
+    return judged(session, replace(one, settings=one.settings._replace(seed=next(seeds))))
 
 
 def table(figures: list[dict[str, Any]]) -> list[list[str]]:

@@ -21,7 +21,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +130,7 @@ def point(session: Session, axes: Axes, given: Mapping[str, Any]) -> Row:
         for rung in spent:
             # Another learning rate, so that no Run of another turn serves.
             arguments = program.complete({**given, "learning_rate": 0.001 * (turn + 1)})
-            settings = replace(session.settings, dtypes=(rung,))
+            settings = session.settings._replace(dtypes=(rung,))
             case = Case(Point.of(axes), program, settings, arguments, arguments)
             candidate, reference = session.candidate(case), session.reference(case)
             before = cpu_seconds()

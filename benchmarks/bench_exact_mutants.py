@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +152,7 @@ def _differs(
 def _sides(
     session: Session, packages: Packages, place: Place, package: Path, shares: bool, seed: int
 ) -> tuple[Any, Any]:
-    settings = replace(session.settings, seed=seed, dtypes=("float64",))
+    settings = session.settings._replace(seed=seed, dtypes=("float64",))
     mutated: Case = place.case(packages, settings, package, "float64")
     trusted = place.case(packages, settings, package if shares else None, "float64")
     return session.candidate(mutated), session.reference(trusted)

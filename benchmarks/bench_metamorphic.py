@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from _measure import finish, machine, quick, show
@@ -29,7 +28,7 @@ from pytest_trainsafe.sweep.case import Case
 
 DTYPES = ("float64", "float32", "bfloat16")
 SETTINGS = Settings(localize=0.0)
-FLOAT64 = replace(SETTINGS, dtypes=("float64",))
+FLOAT64 = SETTINGS._replace(dtypes=("float64",))
 
 SMALL: dict[str, object] = {"hidden": 16, "heads": 2, "layers": 1, "seq_len": 8}
 NARROW: dict[str, object] = {**SMALL, "kv_heads": 2, "ffn": 16}
@@ -104,7 +103,7 @@ def clean_cases(small: bool) -> Iterator[tuple[str, Case]]:
         )
         # With FP8 in bfloat16, rounding hides most gradients of such a small model.
         rungs = DTYPES[:1] if small or arguments.get("fp8") else DTYPES
-        yield label, _case(program, Point.of(), arguments, replace(SETTINGS, dtypes=rungs))
+        yield label, _case(program, Point.of(), arguments, SETTINGS._replace(dtypes=rungs))
         for point in () if small else points:
             axes = {name: size for name, size in point.items() if name != "layers"}
             own = {**arguments, **{n: size for n, size in point.items() if n == "layers"}}

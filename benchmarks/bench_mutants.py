@@ -27,7 +27,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +136,7 @@ class Workplace:
         self._temporary = tempfile.TemporaryDirectory(prefix="trainsafe-mutants-")
         self._lines = rows.with_suffix(".lines.json")
         self._count = 0
-        self.settings = SETTINGS if localize else replace(SETTINGS, localize=0.0)
+        self.settings = SETTINGS if localize else SETTINGS._replace(localize=0.0)
         self.packages = Packages(rows.resolve().with_suffix(".packages"))
         if fresh:
             self.packages.make()
@@ -193,7 +192,7 @@ class Workplace:
         self, mutation: Mutation, package: Path, place: Place, dtypes: tuple[str, ...]
     ) -> Row:
         """The outcome of a test of the mutant at one Point, as parts of its row; {} for a pass."""
-        settings = replace(self.settings, dtypes=dtypes)
+        settings = self.settings._replace(dtypes=dtypes)
         shares = self.covered[place].shares(mutation.file, mutation.lines)
         mutated = place.case(self.packages, settings, package, dtypes[-1])
         trusted = place.case(self.packages, settings, package if shares else None, dtypes[-1])

@@ -173,7 +173,7 @@ def _cases(asked: argparse.Namespace, settings: Settings) -> Iterator[tuple[str,
     for index in range(asked.random):
         drawn = draw(asked.seed, index, Counter())
         case, _ = case_of(drawn, settings)
-        yield f"random {drawn}", replace(case, settings=replace(settings, seed=drawn.seed))
+        yield f"random {drawn}", replace(case, settings=settings._replace(seed=drawn.seed))
 
 
 def suite(name: str, words: Sequence[str]) -> str:

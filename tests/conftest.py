@@ -114,7 +114,7 @@ def localizing(candidate_trace):
     from pytest_trainsafe.judges.compare.localize.budget import Budget, budget_of, replace_budget
 
     case, scheduler = candidate_trace.case, candidate_trace.runs.scheduler
-    candidate_trace.case = replace(case, settings=replace(case.settings, localize=600.0))
+    candidate_trace.case = replace(case, settings=case.settings._replace(localize=600.0))
     budget = Budget()
     before = budget_of(scheduler)
     replace_budget(scheduler, budget)

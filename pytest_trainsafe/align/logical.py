@@ -11,7 +11,7 @@ from math import prod
 import msgspec
 import torch
 
-from pytest_trainsafe.align.merge import Merged, Part, merge
+from pytest_trainsafe.align.merge import Merged, Part, accumulator, merge
 from pytest_trainsafe.core.layout import Flat, Layout, Owned, Sizes, Slices
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import shown
@@ -58,8 +58,13 @@ def logical_tensor(trace: Trace, id: TensorId, shape: Sequence[int] | None = Non
         )
     if not trace.holders(id):
         raise ArgumentError(f"no rank of the trace {trace.path} recorded {id}; see trace.ids()")
+    parts = parts_of(trace, id)
+    if trace.manifest.world_size == 1 and not parts[0].layout:
+        only = parts[0].tensor
+        if shape is None or tuple(shape) == only.shape:  # as most references, which fit by nature
+            return Merged(only.to(accumulator(only.dtype, summed=False)), parts=parts)
     return merge(
-        parts_of(trace, id),
+        parts,
         trace.sizes,
         shape=shape,
         free_axes=free_axes(id),

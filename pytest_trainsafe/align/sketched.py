@@ -56,7 +56,7 @@ class Sketched:
 
 def is_whole(trace: Trace, id: TensorId) -> bool:
     """Whether every rank that recorded `id` kept its values and not only a sketch of them."""
-    return all(event.key for _, event in trace.holders(id))
+    return id not in trace.sketched
 
 
 def logical_sketch(trace: Trace, id: TensorId) -> Sketched | None:

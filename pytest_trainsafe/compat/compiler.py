@@ -213,7 +213,7 @@ def _run_as_they_are() -> None:
     # Not isinstance, which reads attributes of each object, some of which warn.
     functions = [
         wrapped
-        for each in gc.get_objects()
+        for each in gc.get_referrers(decorated)
         if type(each) is FunctionType and each.__code__ is decorated
         if isinstance(wrapped := getattr(each, "__wrapped__", None), FunctionType)
         if _OFF not in vars(wrapped)

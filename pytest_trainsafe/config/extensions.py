@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from pytest_trainsafe.config.settings import LAUNCHERS
-from pytest_trainsafe.core.rungs.table import BUILT_IN_RUNGS
 from pytest_trainsafe.core.usage import shown
 
 
@@ -35,6 +34,10 @@ def read_launchers(config: pytest.Config) -> tuple[tuple[str, str], ...]:
 def read_rungs(config: pytest.Config) -> tuple[tuple[str, str], ...]:
     """The rungs of the project and its plugins, by name and import path."""
     given = config.hook.pytest_trainsafe_rungs(config=config)
+    if not given:
+        return ()
+    from pytest_trainsafe.core.rungs.table import BUILT_IN_RUNGS
+
     taken = (*BUILT_IN_RUNGS, "auto")
     return _named("rung", given, '{"mod8191": "our_tests.residues:MOD_8191"}', taken)
 

@@ -20,7 +20,6 @@ from pytest_trainsafe.config.grammar import OPTION, parse_words
 from pytest_trainsafe.config.settings import LAUNCHERS, WORKER_SWEEP, Settings
 from pytest_trainsafe.config.table import BY_NAME, OPTIONS, PROFILES_KEY, Option
 from pytest_trainsafe.config.values import choice
-from pytest_trainsafe.core.rungs.table import add_rungs
 from pytest_trainsafe.core.usage import excerpt, shown
 from pytest_trainsafe.errors import DeclarationError, SettingError
 
@@ -49,7 +48,10 @@ def _read(config: pytest.Config) -> Settings:
     profile = _profile(config)
     words, source = _sweep(config, profile)
     launchers = read_launchers(config)
-    add_rungs(dict(rungs := read_rungs(config)))  # before settings that name one are parsed
+    if rungs := read_rungs(config):  # before settings that name one are parsed
+        from pytest_trainsafe.core.rungs.table import add_rungs
+
+        add_rungs(dict(rungs))
     judges = import_paths("judges", config.hook.pytest_trainsafe_judges(config=config))
     set_judges(judges)
     found: dict[str, object] = {

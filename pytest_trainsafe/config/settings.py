@@ -6,8 +6,7 @@ each setting, and `read` creates the object.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pytest
 
@@ -22,8 +21,7 @@ Recording = Literal["sketch", "full"]
 RECORDINGS: tuple[Recording, ...] = ("sketch", "full")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):  # every start of pytest makes this class, so no dataclass
     """The settings of a run, from options, ini values and a test's marker.
 
     `sweep` has the words that choose axis values ("tp=1,2"); `sweep_from_ini` is true if they come

@@ -8,8 +8,7 @@ texts start with a capital and end without a full stop.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pytest_trainsafe.config import values
 from pytest_trainsafe.config.settings import (
@@ -21,7 +20,6 @@ from pytest_trainsafe.config.settings import (
     RECORDINGS,
     Settings,
 )
-from pytest_trainsafe.core.rungs.table import DTYPES
 from pytest_trainsafe.core.usage import listing
 
 #: The word that an "optional" option uses if it is given without one.
@@ -33,8 +31,7 @@ PROFILES_KEY = "trainsafe_profiles"
 Parser = Callable[[str, str], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One setting of a run.
 
     `name` is the option's name after `--trainsafe-`, and `field` the name in Settings. The kind
@@ -138,7 +135,8 @@ OPTIONS = (
         "dtype",
         "dtypes",
         "DTYPES",
-        f"Dtypes to judge in, in order: auto or some of {listing(DTYPES)}",
+        # Spelled out, because every start of pytest makes this text, and few need the table.
+        "Dtypes to judge in, in order: auto or some of float64, float32, bfloat16, float16",
         values.parse_dtypes,
         default="auto",
         more="`auto` is float64, float32, then the Point's dtype",

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pytest_trainsafe.config.checks import require_known
 from pytest_trainsafe.config.settings import NETWORKS, RECORDINGS, Recording
 from pytest_trainsafe.core.axes import MAX_SECONDS
-from pytest_trainsafe.core.rungs.table import rung_choices
 from pytest_trainsafe.core.usage import excerpt, listing, nearest, shown
 from pytest_trainsafe.errors import SettingError
 
@@ -212,6 +211,8 @@ def parse_dtypes(source: str, text: str) -> tuple[str, ...]:
     """Parses dtypes separated by commas; "auto" gives an empty tuple."""
     if text == "auto":
         return ()
+    from pytest_trainsafe.core.rungs.table import rung_choices
+
     return tuple(one_of(source, word, rung_choices()) for word in parse_list(source, text))
 
 

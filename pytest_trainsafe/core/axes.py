@@ -8,10 +8,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_trainsafe.core.rungs.table import rung_choices
 from pytest_trainsafe.core.usage import listing, shown
 from pytest_trainsafe.errors import SweepError
 
@@ -32,8 +30,7 @@ _NUMBER = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?", re.IGNORECA
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(NamedTuple):
     """A named dimension of a sweep and the values it takes.
 
     `types` holds the accepted types; True is not accepted as an int.  An axis of floats also takes
@@ -122,6 +119,14 @@ def _read(kind: type, text: str) -> AxisValue | None:
     return text
 
 
+def _dtypes() -> tuple[AxisValue, ...]:
+    """The rungs that a user may select; projects add some."""
+    # Every start of pytest imports this module, and few need the table.
+    from pytest_trainsafe.core.rungs.table import rung_choices
+
+    return rung_choices()
+
+
 AXES: dict[str, Axis] = {
     axis.name: axis
     for axis in (
@@ -137,7 +142,7 @@ AXES: dict[str, Axis] = {
         Axis("compile", (bool,)),
         # Frameworks name their recompute modes ("full", "selective"); a bool turns it on or off.
         Axis("recompute", (bool, str)),
-        Axis("dtype", (str,), choices=rung_choices),  # projects add rungs
+        Axis("dtype", (str,), choices=_dtypes),
     )
 }
 

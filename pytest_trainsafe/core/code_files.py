@@ -124,6 +124,12 @@ def line_of(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def project_line() -> str:
+    """file:line of the innermost frame of the project's code on the stack; "" if there is none."""
+    frames = calling_frames(sys._getframe(1))
+    return next((line_of(frame) for frame, owner in frames if owner == "project"), "")
+
+
 def calling_lines() -> tuple[str, str]:
     """file:line of the caller of torch or this package, and of the project's code that led to it.
 

@@ -68,7 +68,7 @@ def is_gradient_place(place: str) -> bool:
     return place.split(".", 1)[0].endswith("_grad")
 
 
-class TensorId(msgspec.Struct, frozen=True, order=True):
+class TensorId(msgspec.Struct, frozen=True, order=True, gc=False):
     """`step / microbatch / kind / module / name`: a logical tensor's name, the same for any layout.
 
     `microbatch` is None for tensors of the whole step (main gradients, parameters).

@@ -145,7 +145,7 @@ class Examples:
                 cheapest,
                 self._no_verdict(),
                 text_of(error),
-                rerun_options(replace(case.settings, sweep=())),
+                rerun_options(case.settings._replace(sweep=())),
             )
             findings = error.findings if isinstance(error, TrainsafeFailure) else ()
             raise FuzzInconclusive(text, findings, self._no_verdict())
@@ -190,7 +190,7 @@ class Examples:
         if known is None:
             case = self._source.space.cell(point).case
             # The search for the faulty code takes longer than the test itself.
-            quick = replace(case, settings=replace(case.settings, localize=0.0))
+            quick = replace(case, settings=case.settings._replace(localize=0.0))
             known = self._endings[point] = self.runner.judged(quick, self._test)
         return known
 
@@ -239,7 +239,7 @@ class Examples:
             one.interaction,
             one.examples,
             text_of(one.error),
-            rerun_options(replace(case.settings, sweep=())),
+            rerun_options(case.settings._replace(sweep=())),
             [*rows, ("also", f"the same code fails in another way at {also}" if also else "")],
         )
         findings = one.error.findings if isinstance(one.error, TrainsafeFailure) else ()

@@ -64,7 +64,7 @@ class PointSource:
 
     def _space(self, declaration: Declaration, settings: Settings, rule: Rule) -> Space:
         most = min(self.max_world_size, settings.max_world_size)
-        return Space(declaration, replace(settings, max_world_size=most), rule, self.alone)
+        return Space(declaration, settings._replace(max_world_size=most), rule, self.alone)
 
 
 def point_source(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,8 +53,7 @@ def first_contact(config: pytest.Config, found: Found) -> bool:
 
 def _settings(settings: Settings) -> Settings:
     """The settings of this run, to judge in float64 without looking for the code at fault."""
-    return replace(
-        settings,
+    return settings._replace(
         sweep=(),
         dtypes=(WIDEST,),
         record="full",
@@ -102,7 +100,7 @@ class _Contact:
         axes = axes_of(trial.trace, self.found.file)
         self._rows(rows := checklist(Seen(self.found, trial, axes)))
         if trial.dtype != WIDEST:
-            self.session.settings = replace(self.session.settings, dtypes=(trial.dtype,))
+            self.session.settings = self.session.settings._replace(dtypes=(trial.dtype,))
         layouts = LayoutFile.of(trial, self.found, self.folder)
         for row in tried(self.session, self.found, trial, axes, self.config, layouts):
             self._rows([row])

@@ -95,7 +95,7 @@ def _axis(program: Program, name: str, given: object) -> tuple[Axis, tuple[AxisV
     if axis is None and name in program.parameters:
         axis = program.parameters[name].axis(values)
         if name == STEPS:
-            axis = replace(axis, minimum=1)
+            axis = axis._replace(minimum=1)
     if axis is None and name == STEPS:
         raise SweepError(
             f"steps= is how many optimizer steps both runs take, but program {program.name} does "

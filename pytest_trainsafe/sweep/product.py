@@ -175,7 +175,7 @@ def with_marker(settings: Settings, declaration: Declaration) -> Settings:
     own = declaration.settings.get("packs", ())
     assert isinstance(own, tuple)
     given["suite_packs"] = tuple(name for name in settings.packs if name not in own)
-    return replace(settings, **given)  # type: ignore[arg-type]
+    return settings._replace(**given)  # type: ignore[arg-type]
 
 
 def _distinct(made: list[Cell]) -> list[Cell]:

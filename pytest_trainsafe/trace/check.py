@@ -67,13 +67,15 @@ class TensorCheck:
         """What is wrong with an event, regardless of other events; None if it is valid."""
         if event.dtype not in DTYPES:
             return f"{event.id} has the unknown dtype {event.dtype!r}"
-        if event.stored.dtype not in DTYPES:
-            return f"{event.id} is stored in the unknown dtype {event.stored.dtype!r}"
+        if event.encoded is not None and event.encoded.dtype not in DTYPES:
+            return f"{event.id} is stored in the unknown dtype {event.encoded.dtype!r}"
         if event.id.kind == "update":
             return f"{event.id} has the kind update, which is computed and never recorded"
         if event.id.kind == "input" and event.id.microbatch is None:
             return f"{event.id} is an input without a micro-batch"
-        shapes = event.shape, event.logical, event.stored.shape
+        shapes = [event.shape]
+        shapes += [event.logical] if event.logical else []
+        shapes += [event.encoded.shape] if event.encoded is not None else []
         if any(math.prod(shape) > MAX_ELEMENTS for shape in shapes):
             return f"{event.id} has more than {MAX_ELEMENTS} elements"
         if bool(event.file) != bool(event.key or event.sketch >= 0):

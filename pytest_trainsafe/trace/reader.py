@@ -124,6 +124,9 @@ class Trace:
     _payloads: dict[tuple[int, str], Payload] = field(default_factory=dict, repr=False)
     _sketches: dict[tuple[int, str], Values] = field(default_factory=dict, repr=False)
     _numbers: Arithmetic | None = field(init=False, default=None, repr=False, compare=False)
+    _sketched: frozenset[TensorId] | None = field(
+        init=False, default=None, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         self.point = self.manifest.point
@@ -173,7 +176,17 @@ class Trace:
         A pipeline stage that only has a placeholder for the module, such as `nn.Identity`, is
         excluded.
         """
-        return self._held_by().get(id, [])
+        return (self._holders or self._held_by()).get(id, [])
+
+    @property
+    def sketched(self) -> frozenset[TensorId]:
+        """The ids of which a rank kept no values, but at most a sketch (random projections)."""
+        if self._sketched is None:
+            held = self._held_by().items()
+            self._sketched = frozenset(
+                id for id, ranks in held if not all(event.key for _, event in ranks)
+            )
+        return self._sketched
 
     def ids(self) -> Iterator[TensorId]:
         """Every tensor id once, rank by rank, in the order of dataflow within each rank."""

@@ -43,7 +43,7 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
     shape: tuple[Count, ...]
 
 
-class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True):
+class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True, gc=False):
     """One recorded tensor of one rank.
 
     `seq` counts the rank's events, in order of dataflow.

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 import xxhash
 
-from pytest_trainsafe.compat.autograd import outside_transforms
+from pytest_trainsafe.compat.autograd import inside_transform, outside_transforms
 from pytest_trainsafe.core.layout import REPLICATED, Layout
 from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
 from pytest_trainsafe.core.rungs.floating import FLOATING
@@ -138,6 +138,8 @@ class RankWriter:
 
     def snapshot(self, id: TensorId, tensor: torch.Tensor, layout: Layout) -> TensorSnapshot:
         """A snapshot of the tensor, which `add_snapshot` can record later."""
+        if not self._enclosed and not inside_transform():  # as nearly always
+            return self._snapshot(id, tensor, layout)
         with outside_transforms(), outside_modes(self._enclosed):
             return self._snapshot(id, tensor, layout)
 

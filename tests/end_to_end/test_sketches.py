@@ -40,7 +40,7 @@ def session(tmp_path_factory: pytest.TempPathFactory):
 
 def report(session: Session, case, record: Recording) -> str:
     """The report of a case without its rerun line, which names the recording mode."""
-    case = replace(case, settings=replace(SETTINGS, record=record))
+    case = replace(case, settings=SETTINGS._replace(record=record))
     candidate = session.candidate(case)
     text = message_of(climb(candidate, session.reference(case), [], []))
     session.discard(candidate)

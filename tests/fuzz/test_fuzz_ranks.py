@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +32,7 @@ def examples(request):
 
     def make(program, **axes):
         source = point_source(program, 4, axes)
-        settings = replace(request.config.stash[SETTINGS], dtypes=("float64",))
+        settings = request.config.stash[SETTINGS]._replace(dtypes=("float64",))
         source.begin(settings, no_rule)
         source.examples = Examples(request.node, source, TRACES)
         return source.examples

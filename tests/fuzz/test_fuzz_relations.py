@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -36,7 +35,7 @@ def examples(request):
         source = point_source(masked.train, 2, axes)
         source.relations = find_relations(source.declaration.program, names, "trainsafe_fuzz")
         source.alone = True
-        source.begin(replace(request.config.stash[SETTINGS], dtypes=("float64",)), no_rule)
+        source.begin(request.config.stash[SETTINGS]._replace(dtypes=("float64",)), no_rule)
         source.examples = Examples(request.node, source, frozenset())
         return source.examples
 

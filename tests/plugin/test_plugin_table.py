@@ -1,6 +1,5 @@
 """One table of options: every setting is in it, in the header, and in the documentation."""
 
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,8 @@ import pytest
 from pytest_trainsafe.config import profiles, table
 from pytest_trainsafe.config.header import header
 from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.rungs.table import DTYPES
+from pytest_trainsafe.core.usage import listing
 from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE
 
 PAGE = Path(__file__).parents[2] / "docs" / "usage.md"
@@ -64,15 +65,15 @@ CHANGED: dict[str, tuple[Any, str]] = {
 
 
 def test_every_setting_has_an_option() -> None:
-    assert {field.name for field in fields(Settings)} - OTHERS == {o.field for o in table.OPTIONS}
-    assert set(CHANGED) == {field.name for field in fields(Settings)} - DERIVED
+    assert set(Settings._fields) - OTHERS == {o.field for o in table.OPTIONS}
+    assert set(CHANGED) == set(Settings._fields) - DERIVED
 
 
 @pytest.mark.parametrize("field", CHANGED)
 def test_the_header_names_a_setting_that_is_not_its_default(field: str) -> None:
     value, line = CHANGED[field]
 
-    assert header(replace(Settings(), **{field: value})) == [line]
+    assert header(Settings()._replace(**{field: value})) == [line]
 
 
 def test_the_header_is_empty_for_default_settings_and_has_at_most_two_lines() -> None:
@@ -80,8 +81,12 @@ def test_the_header_is_empty_for_default_settings_and_has_at_most_two_lines() ->
 
     assert header(Settings()) == []
     assert len(header(everything)) == 2
-    assert "\n" not in "".join(header(replace(everything, keep_traces="a\nb\x1b" * 400)))
-    assert all(len(line) < 2000 for line in header(replace(everything, keep_traces="x" * 3000)))
+    assert "\n" not in "".join(header(everything._replace(keep_traces="a\nb\x1b" * 400)))
+    assert all(len(line) < 2000 for line in header(everything._replace(keep_traces="x" * 3000)))
+
+
+def test_the_help_of_the_dtypes_lists_all_of_the_table() -> None:
+    assert table.BY_NAME["dtype"].help.endswith(f"some of {listing(DTYPES)}")
 
 
 def test_the_documentation_has_the_tables_of_options_and_of_profiles() -> None:

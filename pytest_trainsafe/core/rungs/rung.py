@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Enter = Callable[["torch.Tensor"], "torch.Tensor"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # every start of pytest makes this class
 class Rung:
     """One number system.  A project derives a class to define what its ranks do (`around`).
 

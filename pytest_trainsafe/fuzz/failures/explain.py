@@ -91,7 +91,7 @@ class Explainer:
     def quick(self, point: Point) -> Case:
         """The Case of a Point, with the search for the faulty code turned off."""
         case = self._space.cell(point).case
-        return replace(case, settings=replace(case.settings, localize=0.0))
+        return replace(case, settings=case.settings._replace(localize=0.0))
 
     def require_same(self, point: Point, test: Test) -> None:
         """Raises FlakyProgram if the failing tensor differs between two executions of its Run."""

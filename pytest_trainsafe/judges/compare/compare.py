@@ -17,7 +17,6 @@ import torch
 from pytest_trainsafe.align.dataflow import in_dataflow
 from pytest_trainsafe.align.logical import is_cut_over_stages, whole_hash
 from pytest_trainsafe.align.merge import Merged
-from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.align.updates import ends
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.layout import Partial
@@ -121,6 +120,8 @@ class _Comparing(Parameters):
         self.compiled = compiled_modules(rung.candidate)
         self.microbatches = {id.microbatch for id in self.held if id.kind == "param_grad"}
         self.wanted: set[TensorId] = set()
+        both = rung.reference, rung.candidate
+        self.staged = [trace for trace in both if trace.sizes["pp"] > 1]
         self.inputs = ModelInputs(rung)
         self.buffers = Buffers(rung, self.result.apart)
 
@@ -163,10 +164,10 @@ class _Comparing(Parameters):
         if id.kind == "input":
             self.given(order, id)
             return
-        if any(is_cut_over_stages(t, id) for t in (self.rung.reference, self.rung.candidate)):
+        if any(is_cut_over_stages(trace, id) for trace in self.staged):
             self.result.uncovered[id.kind] += 1
             return
-        if not all(is_whole(trace, id) for trace in self.traces):
+        if any(id in trace.sketched for trace in self.traces):
             self.screen(id)
             return
         if self.equal(id) and self.pass_unseen(id):
@@ -337,7 +338,7 @@ class _Comparing(Parameters):
             self.count(id)
             return
         own = compared_on.otherwise or (OWN_DATA if self.buffers.reduced(id) else "")
-        if not all(is_whole(trace, id) for trace in self.traces):
+        if any(id in trace.sketched for trace in self.traces):
             if own:
                 self.buffers.leave(id, own)
             else:

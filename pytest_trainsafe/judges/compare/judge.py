@@ -36,6 +36,6 @@ class CompareJudge:
         """Compare the candidate with its reference, dtype by dtype, down to the first failure."""
         candidate, reference, own = runs.candidate, runs.reference, case.rungs_of(self.name)
         if own != case.rungs:
-            case = replace(case, settings=replace(case.settings, dtypes=own))
+            case = replace(case, settings=case.settings._replace(dtypes=own))
             candidate, reference = (replace(each, case=case) for each in (candidate, reference))
         return climb(candidate, reference, options.loosen, tuple(options.accept))

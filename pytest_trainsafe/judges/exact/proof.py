@@ -149,7 +149,7 @@ class _Proof:
 
         The code at fault is searched for `localize` seconds.
         """
-        settings = replace(self.case.settings, dtypes=(rung,), localize=localize)
+        settings = self.case.settings._replace(dtypes=(rung,), localize=localize)
         case = replace(self.case, settings=settings)
         candidate, reference = (
             replace(each, case=case, sample=sample)

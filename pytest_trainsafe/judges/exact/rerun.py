@@ -7,7 +7,7 @@ is noticed; those of fresh seeds must agree, so that the proof does not rest on 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_trainsafe.config.settings import Settings
@@ -95,8 +95,7 @@ def case_of(certificate: Certificate, settings: Settings) -> Case:
     if found is not None:
         raise RefusedError(f"the certificate's Point {shown(point)} cannot be run: {shown(found)}")
     stages = baseline.size(point.mesh.members("pp")[-1]) if point.mesh.members("pp") else 1
-    made = replace(
-        settings,
+    made = settings._replace(
         dtypes=(RUNG,),
         seed=candidate.seed,
         device=candidate.device,

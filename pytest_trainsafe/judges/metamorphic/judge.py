@@ -138,13 +138,13 @@ class _Pair:
         settings = case.settings
         if any(self.views):
             # Rewriting values between modules needs the same tensors in both Runs.
-            settings = replace(settings, localize=0.0)
+            settings = settings._replace(localize=0.0)
             first = self._first(self.base)
             widest = first.manifest.dtype
             decides = any(id.kind == "decision" for id in first.ids())
             if decides and not rung_named(widest).replays:
                 left = [dtype for dtype in case.rungs if dtype != widest]
-                settings = replace(settings, dtypes=(widest,))
+                settings = settings._replace(dtypes=(widest,))
                 if left:
                     notes.append(
                         f"{' and '.join(left)}: rounding can change what the program chooses "

@@ -58,6 +58,13 @@ _MAX_CLAIM = 2**16
 
 _numbers = itertools.count(1)
 
+#: Wakes the waiting groups of this process when one of its groups leaves; groups of other processes
+#: are found by polling.
+_left = threading.Condition()
+
+#: Held with the gate, so that the groups of this process do not poll for it.
+_at_gate = threading.Lock()
+
 
 class LeaseError(TrainsafeError):
     """The folder of the leases cannot be used; the message says why and what to do."""
@@ -173,7 +180,7 @@ class _Place:
         shown = ""
         while True:
             try:
-                with wait_lock(self.directory / "gate", self.stop):
+                with _at_gate, wait_lock(self.directory / "gate", self.stop):
                     if self.lock is None or not self.path.exists():
                         self.leave()  # a tool that cleans up old files removed our file
                         self._join()
@@ -198,9 +205,11 @@ class _Place:
             if shown != (text := _runs(self.claim, rivals.values())):
                 waits(text)
                 shown = text
-            while all(is_locked(path) for path in rivals):
-                if self.stop.wait(POLL):
-                    raise Stopped(f"stopped waiting for room for {self.claim.ranks} ranks")
+            with _left:  # also while the files are tested, or a group could leave unnoticed
+                while all(is_locked(path) for path in rivals):
+                    if self.stop.is_set():
+                        raise Stopped(f"stopped waiting for room for {self.claim.ranks} ranks")
+                    _left.wait(POLL)
 
     def leave(self) -> None:
         """Gives up the place or the lease."""
@@ -208,6 +217,8 @@ class _Place:
             self.path.unlink(missing_ok=True)
             self.lock.release()
             self.lock = None
+            with _left:
+                _left.notify_all()
 
     def _join(self) -> None:
         """Joins the end of the queue.  Others see the file only once it is complete and locked."""

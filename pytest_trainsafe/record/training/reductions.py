@@ -69,6 +69,7 @@ class Reductions:
         self._sizes = set(numels)
         self._small = [numel for numel in numels if numel <= SMALL]
         self._sums: int | None = None
+        self._spanned: dict[tuple[int, ...], list[str]] = {}
         self._noted: set[Reduction] = set()
         self._lines: Counter[tuple[str, str]] = Counter()
 
@@ -122,9 +123,14 @@ class Reductions:
         return bool(self._sums >> numel & 1)
 
     def _axes(self, ranks: tuple[int, ...]) -> list[str]:
-        places = [self._point.coordinates(rank) for rank in ranks]
-        axes = self._point.mesh.fastest_first
-        return [axis for axis in axes if len({place[axis] for place in places}) > 1]
+        """The mesh axes along which the ranks of a group differ; there are few groups."""
+        found = self._spanned.get(ranks)
+        if found is None:
+            places = [self._point.coordinates(rank) for rank in ranks]
+            axes = self._point.mesh.fastest_first
+            found = [axis for axis in axes if len({place[axis] for place in places}) > 1]
+            self._spanned[ranks] = found
+        return found
 
 
 def _numel(call: Collective) -> int | None:

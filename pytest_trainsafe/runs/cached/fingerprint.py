@@ -85,6 +85,18 @@ _known: dict[object, tuple[dict[str, object], dict[str, Any]]] = {}
 _reading = threading.Lock()
 
 
+#: What `find_sources` has found, until `_code` takes it.
+_found: dict[object, Sources] = {}
+
+
+def find_sources(file: str, module: str, search: tuple[str, ...]) -> None:
+    """Finds a program's source files in this thread, for the next call of `make_key`.
+
+    See `sources._parse` for why the main thread should do so.
+    """
+    _found[file, module, search] = sources(Path(file), module, search)
+
+
 def _code(file: str, module: str, search: tuple[str, ...]) -> dict[str, Any]:
     """The hashes of a program's source files, and the versions of the packages it imports.
 
@@ -98,9 +110,11 @@ def _read_code(file: str, module: str, search: tuple[str, ...]) -> dict[str, Any
     key = (file, module, search)
     if key in _known:
         state, code = _known[key]
-        if all(state_of(path) == before for path, before in state.items()):
+        if _are_now(state):
             return code
-    found = sources(Path(file), module, search)
+    found = _found.pop(key, None)
+    if found is None or not _are_now(found.states):
+        found = sources(Path(file), module, search)
     files = sorted(map(str, {*found.files, *_own_files()}))
     state = {**found.states, **{str(path): state_of(str(path)) for path in _own_files()}}
     code = {
@@ -110,6 +124,10 @@ def _read_code(file: str, module: str, search: tuple[str, ...]) -> dict[str, Any
     }
     _known[key] = (state, code)
     return code
+
+
+def _are_now(states: Mapping[str, object]) -> bool:
+    return all(state_of(path) == before for path, before in states.items())
 
 
 def _contents(files: Iterable[Path]) -> dict[str, str]:

@@ -210,7 +210,9 @@ def _imports(source: bytes) -> tuple[_Import, ...]:
         tree = _parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return ()
-    return tuple(_of_tree(tree))
+    # Only the name of such a function makes expressions worth visiting, which are most of a tree.
+    calls = b"import_module" in source or b"__import__" in source
+    return tuple(_of_tree(tree, calls))
 
 
 def _parse(source: bytes) -> ast.AST:
@@ -227,7 +229,8 @@ def _parse(source: bytes) -> ast.AST:
         return ast.parse(source)
 
 
-def _of_tree(tree: ast.AST) -> Iterator[_Import]:
+def _of_tree(tree: ast.AST, calls: bool) -> Iterator[_Import]:
+    """The imports in a syntax tree; those of functions such as `import_module` only if `calls`."""
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
@@ -249,7 +252,18 @@ def _of_tree(tree: ast.AST) -> Iterator[_Import]:
                 args=[ast.Constant(value=str(name)), *_],
             ) if name and all(part.isidentifier() for part in name.split(".")):
                 yield _Import(name)
-        pending.extend(ast.iter_child_nodes(node))
+        if calls:
+            pending.extend(ast.iter_child_nodes(node))
+        else:
+            pending.extend(_statements_in(node))
+
+
+def _statements_in(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements directly below a node, and the nodes that hold further ones."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        below = getattr(node, name, None)
+        if isinstance(below, list):  # a lambda or a conditional expression has no list
+            yield from below
 
 
 def _parents(name: str) -> list[str]:

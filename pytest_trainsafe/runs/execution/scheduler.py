@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
-from pytest_trainsafe.runs.cached.sources import sources
+from pytest_trainsafe.runs.cached.fingerprint import find_sources
 from pytest_trainsafe.runs.execution.executor import Executor
 from pytest_trainsafe.runs.execution.run import Run
 from pytest_trainsafe.runs.execution.scheduled import ScheduledRun
@@ -108,9 +108,9 @@ class Scheduler:
     ) -> ScheduledRun:
         if self.executor.is_cached(spec) and (code := code_of(spec, around)) not in self._parsed:
             # Parse in the main thread, as pytest does: before Python 3.13, building syntax trees
-            # in two threads at once may fail (`sources._parse`).  The result is cached.
+            # in two threads at once may fail (`sources._parse`).
             self._parsed.add(code)
-            sources(Path(code[0]), code[1], code[2])
+            find_sources(*code)
         self.executor.groups.launchers.load(
             script=as_script(spec), scheduled=spec.schedule is not None
         )

@@ -96,10 +96,13 @@ def outside_modes(enclosed: bool) -> AbstractContextManager[object]:
 def of_values(host: torch.Tensor, numbers: Arithmetic = FLOATING) -> TensorSnapshot:
     """A snapshot of a contiguous CPU tensor with all its values, as `numbers` stores them."""
     numbers = arithmetic_of(host.dtype, numbers)
-    stored = numbers.encode(host).contiguous()
+    stored = numbers.encode(host)
+    encoded = None
+    if stored is not host:
+        stored = stored.contiguous()
+        own = stored.dtype == host.dtype and stored.shape == host.shape
+        encoded = None if own else (stored.dtype, tuple(stored.shape))
     data, shape = as_array(stored).tobytes(), tuple(host.shape)
-    own = stored.dtype == host.dtype and stored.shape == host.shape
-    encoded = None if own else (stored.dtype, tuple(stored.shape))
     digest = xxhash.xxh3_128_hexdigest(data)
     return TensorSnapshot(host.dtype, shape, digest, data, numbers=numbers, encoded=encoded)
 

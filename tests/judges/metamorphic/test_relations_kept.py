@@ -25,7 +25,7 @@ def trained(tmp_path_factory):
 
 def below(traces: Traces, root: Path, *, learns: bool = False) -> Traces:
     """The trace fixture in a project at `root`, in a test run with or without learning."""
-    settings = replace(traces.case.settings, root=str(root), learn="ours" if learns else "")
+    settings = traces.case.settings._replace(root=str(root), learn="ours" if learns else "")
     return replace(traces, case=replace(traces.case, settings=settings, healthy=learns))
 
 

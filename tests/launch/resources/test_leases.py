@@ -31,15 +31,15 @@ HOLDER = lease_holder.__file__
 
 
 class Watched(threading.Event):
-    """A stop event that notes when it is waited for: then its owner is in the queue."""
+    """A stop event that notes when it is looked at: then its owner is in the queue."""
 
     def __init__(self) -> None:
         super().__init__()
         self.waiting = threading.Event()
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def is_set(self) -> bool:
         self.waiting.set()
-        return super().wait(timeout)
+        return super().is_set()
 
 
 class Group(threading.Thread):
@@ -110,6 +110,16 @@ def test_a_group_waits_until_all_of_its_ranks_fit(leases: Leases) -> None:
         two.close()
         group.finish()
         small.finish()
+
+
+def test_a_group_that_leaves_wakes_the_next_one_of_its_process(
+    leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_trainsafe.launch.resources.leases.POLL", 600.0)
+    with leases.take(2):
+        groups = [Group(leases, 2, [], name).queued() for name in ("second", "third")]
+    for group in groups:
+        group.finish()
 
 
 def test_groups_get_leases_in_order_of_arrival_so_a_large_one_is_not_starved(

@@ -23,6 +23,11 @@ Norms = npt.NDArray[np.float64]
 #: Elements processed at a time: large tensors are read from memory once and not copied.
 BLOCK = 2**16
 
+#: The block of a matrix that is processed at once, as most are.
+_WHOLE = slice(None), slice(None)
+
+_NONE = np.zeros(0)
+
 
 @dataclass(frozen=True, slots=True)
 class Errors:
@@ -31,6 +36,7 @@ class Errors:
     norm: Frobenius norm of the difference.
     slices: for each dimension, the norm of the difference at every index (1-D arrays).
     along: <difference, reference> / <reference, reference>; 0.01 if the value is 1 % too large.
+        0 if it was not asked for.
     """
 
     norm: float
@@ -55,16 +61,20 @@ class Spread:
     slices_few: tuple[Norms, ...]
 
 
-def measure(value: Wide, reference: Wide) -> Errors:
-    """The errors of `value` against `reference`, two float64 or complex128 arrays of one shape."""
+def measure(value: Wide, reference: Wide, *, along: bool = True) -> Errors:
+    """The errors of `value` against `reference`, two float64 or complex128 arrays of one shape.
+
+    Without `along`, the projection of the errors on the reference is not computed.
+    """
     left, right = _matrix(value), _matrix(reference)
     sums = _Sums(reference.shape)
     product = power = 0.0
     for block in _blocks(*left.shape):
         origin = right[block]
         difference = left[block] - origin
-        product += _inner(origin, difference)
-        power += _inner(origin, origin)
+        if along:
+            product += _inner(origin, difference)
+            power += _inner(origin, origin)
         sums.add(block, squares(difference))
     return Errors(math.sqrt(sums.total), sums.slices(), product / power if power else 0.0)
 
@@ -117,14 +127,20 @@ class _Sums:
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
-        self.rows = np.zeros(math.prod(shape[:-1]))
-        self.columns = np.zeros(shape[-1] if shape else 1)
+        self.rows = self.columns = _NONE
 
     def add(self, block: tuple[slice, slice], squared: Norms) -> None:
         """Add the squared magnitudes of one block."""
         # einsum is faster than sum() on short rows and, unlike BLAS, starts no threads.
-        self.rows[block[0]] += np.einsum("ij->i", squared)
-        self.columns[block[1]] += np.einsum("ij->j", squared)
+        rows, columns = np.einsum("ij->i", squared), np.einsum("ij->j", squared)
+        if block is _WHOLE:
+            self.rows, self.columns = rows, columns
+            return
+        if self.rows is _NONE:
+            self.rows = np.zeros(math.prod(self.shape[:-1]))
+            self.columns = np.zeros(self.shape[-1] if self.shape else 1)
+        self.rows[block[0]] += rows
+        self.columns[block[1]] += columns
 
     @property
     def total(self) -> float:
@@ -135,6 +151,8 @@ class _Sums:
         """For each dimension, the norm at every index."""
         if not self.shape:
             return ()
+        if len(self.shape) == 2:  # no dimension to sum over
+            return np.sqrt(self.rows), np.sqrt(self.columns)
         leading = self.rows.reshape(self.shape[:-1])
         dims = range(leading.ndim)
         sums = [leading.sum(axis=tuple(d for d in dims if d != keep)) for keep in dims]
@@ -148,6 +166,9 @@ def _matrix(array: Wide) -> Wide:
 
 
 def _blocks(rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
+    if rows * columns <= BLOCK:
+        yield _WHOLE
+        return
     wide = min(max(columns, 1), BLOCK)
     high = max(BLOCK // wide, 1)
     for top in range(0, rows, high):

@@ -79,7 +79,8 @@ def allowance_by(
     See `allowance` for `loosened` and `least`.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        responses = [measure(other, reference) for other in others]
+        along = rung_named(dtype).low  # no other rung's judgement uses it
+        responses = [measure(other, reference, along=along) for other in others]
         return allowance(reference, responses, dtype, loosened=loosened, least=least)
 
 
@@ -100,12 +101,13 @@ def judge_allowed(
         return _shape(candidate, reference)
     if reference.dtype.kind not in "fc" or rung_named(dtype).exact:
         return _exact(candidate, reference)
-    if not finite(candidate):
-        return _non_finite(candidate)
     if allowed is None:
-        return _bitwise(candidate, reference)
+        return _bitwise(candidate, reference) if finite(candidate) else _non_finite(candidate)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        errors = measure(candidate, reference)
+        errors = measure(candidate, reference, along=rung_named(dtype).low)
+        # A finite error implies finite values, because the reference's are finite.
+        if not math.isfinite(errors.norm) and not finite(candidate):
+            return _non_finite(candidate)
         if whole:
             errors, allowed = replace(errors, slices=()), replace(allowed, slices=())
         return _numeric(errors, allowed, size, dtype)
@@ -127,8 +129,8 @@ def _numeric(errors: Errors, allowed: Allowance, size: float, dtype: str) -> Ten
     for dim, (wrong, limit) in enumerate(zip(errors.slices, allowed.slices, strict=True)):
         over = _over_each(wrong, limit)
         worst = int(over.argmax()) if over.size else 0
-        if over.size and float(over[worst]) > ratio:
-            ratio = float(over[worst])
+        if over.size and (top := float(over[worst])) > ratio:
+            ratio = top
             if ratio > 1 and not check:
                 check = "slice"
                 error, bound = float(wrong[worst]) / unit, float(limit[worst]) / unit
@@ -159,9 +161,10 @@ def _over(error: float, allowed: float) -> float:
 
 
 def _over_each(errors: Norms, allowed: Norms) -> Norms:
-    over = np.where(errors == 0, 0.0, errors / allowed)
+    over = np.divide(errors, allowed, out=np.zeros(errors.shape), where=errors != 0)
     # Squares overflow above 1e154; an error that cannot be measured fails.
-    return np.where(np.isnan(over), np.inf, over)
+    over[np.isnan(over)] = np.inf
+    return over
 
 
 def _shape(candidate: Wide, reference: Wide) -> TensorJudgement:

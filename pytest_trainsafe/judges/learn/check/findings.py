@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from pytest_trainsafe.core.finding import CallSubject, Finding, StepSubject, Subject
 from pytest_trainsafe.judges.learn import JUDGE
 from pytest_trainsafe.judges.learn.check.cluster import Cluster
 from pytest_trainsafe.judges.learn.check.verifier import message
-from pytest_trainsafe.judges.learn.events.events import Call
+from pytest_trainsafe.judges.learn.events.events import Call, Change
+from pytest_trainsafe.judges.learn.events.slips import SLIP
 from pytest_trainsafe.judges.learn.relation import Relation
 from pytest_trainsafe.judges.learn.watch import Violation
 from pytest_trainsafe.judges.learn.wording import in_words
@@ -17,14 +19,22 @@ from pytest_trainsafe.judges.learn.wording import in_words
 _MAX_LISTED = 5
 
 
+#: The "file:line" of the project's code that led to each slip, by its rank and text.
+Places = Mapping[tuple[int, str], str]
+
+
 def findings_of(
-    causes: Sequence[Cluster], relations: Mapping[str, Relation]
+    causes: Sequence[Cluster],
+    relations: Mapping[str, Relation],
+    places: Places = MappingProxyType({}),
 ) -> tuple[Finding, ...]:
     """A failing Finding for each cause, in the same order."""
-    return tuple(_finding(each, order, relations) for order, each in enumerate(causes))
+    return tuple(_finding(each, order, relations, places) for order, each in enumerate(causes))
 
 
-def _finding(cause: Cluster, order: int, relations: Mapping[str, Relation]) -> Finding:
+def _finding(
+    cause: Cluster, order: int, relations: Mapping[str, Relation], places: Places
+) -> Finding:
     lead, invariant = cause.lead, cause.lead.invariant
     lines = [message(lead, relations)]
     rules = dict.fromkeys(each.invariant for each in cause.others)
@@ -59,7 +69,16 @@ def _finding(cause: Cluster, order: int, relations: Mapping[str, Relation]) -> F
         subject=_subject(lead),
         evidence=tuple(evidence),
         order=order,
+        source=_place(lead, places),
     )
+
+
+def _place(violation: Violation, places: Places) -> str:
+    """Where a slip was noticed; "" for other rules, whose records have no place."""
+    record = violation.record
+    if not isinstance(record, Change) or record.attribute != SLIP:
+        return ""
+    return places.get((violation.rank, str(record.after.plain)), "")
 
 
 def _subject(violation: Violation) -> Subject | None:

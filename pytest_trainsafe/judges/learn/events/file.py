@@ -90,6 +90,14 @@ class UnseenCalls(msgspec.Struct, frozen=True, tag="unseen_calls"):
     what: _Name
 
 
+@register
+class SlipPlace(msgspec.Struct, frozen=True, tag="slip_place"):
+    """The "file:line" of the project's code that led to a slip, whose text is as in the table."""
+
+    text: _Name
+    place: _Name
+
+
 class TableWriter:
     """A Listener that writes a table to a file, part by part.
 

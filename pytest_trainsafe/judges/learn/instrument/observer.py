@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from pytest_trainsafe.compat.compiler import compiles, skipped
 from pytest_trainsafe.compat.modules import own_buffers
+from pytest_trainsafe.core.code_files import project_line
 from pytest_trainsafe.judges.learn.events.events import Call, Change, Listener, Plain, Value
 from pytest_trainsafe.judges.learn.events.slips import SLIP, TRAINING, slip_change, slip_text
 from pytest_trainsafe.judges.learn.instrument.binding import Binder
@@ -103,6 +104,8 @@ class Observer:
             lambda parameter: self.variables.is_known(parameter),
         )
         self.variables = Variables(objects, self.describer, wanted)
+        #: The line of the project at which each slip was first noticed, by the slip's text.
+        self.places: dict[str, str] = {}
         self._slips: Ledger | None = None
         if wanted.takes(TRAINING, TRAINING, SLIP):
             self._slips = Ledger(
@@ -353,6 +356,8 @@ class Observer:
         """Report a slip, as a change that the innermost recorded call made."""
         if self.steps.recording:
             text, by = cut(slip_text(name, detail)), self._innermost(self._thread)
+            if text not in self.places:
+                self.places[text] = project_line()
             self._tell(self._changed, slip_change(text, self._meta_now(), by))
 
     def end(self) -> None:

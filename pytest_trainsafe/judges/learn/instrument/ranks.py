@@ -9,10 +9,11 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from pytest_trainsafe.core.cut_text import encodable
 from pytest_trainsafe.errors import TraceError
 from pytest_trainsafe.judges.learn.events.check import MAX_NAME
 from pytest_trainsafe.judges.learn.events.events import Plain
-from pytest_trainsafe.judges.learn.events.file import FILE, TableWriter, UnseenCalls
+from pytest_trainsafe.judges.learn.events.file import FILE, SlipPlace, TableWriter, UnseenCalls
 from pytest_trainsafe.judges.learn.instrument.observation import Observation
 from pytest_trainsafe.judges.learn.instrument.steps import Sample, Steps
 from pytest_trainsafe.record.assignment import Assignment
@@ -57,7 +58,7 @@ class RankObservation(Observation):
         """Observe in a `with` block, and write what was observed.
 
         If no exception ends the block, the trace gets an event with the hash of the file, and an
-        event for each thing that could not be observed.
+        event for each place of a slip and each thing that could not be observed.
         """
         try:
             with self.active(self._spec.operators):
@@ -69,5 +70,8 @@ class RankObservation(Observation):
         sealed = self._table.close()
         if sealed is not None:
             self._writer.add(sealed)
+        for text, place in self.observer.places.items():
+            if 0 < len(place) <= MAX_NAME:
+                self._writer.add(SlipPlace(text, encodable(place)))
         for what in self.unseen:
             self._writer.add(UnseenCalls(what[:MAX_NAME]))

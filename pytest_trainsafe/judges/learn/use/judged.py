@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.contract import FindingsJudgement
 from pytest_trainsafe.judges.learn import JUDGE
 from pytest_trainsafe.judges.learn.check.cluster import clusters
-from pytest_trainsafe.judges.learn.check.findings import findings_of
+from pytest_trainsafe.judges.learn.check.findings import Places, findings_of
 from pytest_trainsafe.judges.learn.check.offline import check
-from pytest_trainsafe.judges.learn.events.file import UnseenCalls, observed
+from pytest_trainsafe.judges.learn.events.file import SlipPlace, UnseenCalls, observed
 from pytest_trainsafe.judges.learn.fields import MAX_TEXT
 from pytest_trainsafe.judges.learn.packs.pack import Pack
 from pytest_trainsafe.judges.learn.relation import Relation
@@ -33,8 +34,8 @@ def judge_trace(
     suite: bool = False,
 ) -> FindingsJudgement:
     """Check packs on what the ranks of a trace observed, as `judge_packs` does."""
-    run, unseen = observed_run(trace), _unseen(trace)
-    return judge_packs(run, packs, known, accept=accept, unseen=unseen, suite=suite)
+    run, unseen, places = observed_run(trace), _unseen(trace), _places(trace)
+    return judge_packs(run, packs, known, accept=accept, unseen=unseen, places=places, suite=suite)
 
 
 def judge_packs(
@@ -44,6 +45,7 @@ def judge_packs(
     *,
     accept: Collection[str] = (),
     unseen: Sequence[str] = (),
+    places: Places = MappingProxyType({}),
     suite: bool = False,
 ) -> FindingsJudgement:
     """Check packs on an observed run.
@@ -53,9 +55,10 @@ def judge_packs(
     out if `accept` contains "learn:nothing".  If the packs are those of the whole test run
     (`suite`), and not of this test, it is a note: few packs apply to every test of a suite.
     `unseen` has sentences on what could not be observed; they become notes of the judgement.
+    `places` says where slips happened in the project's code.
     """
     checked = check(run, packs, known)
-    findings = list(findings_of(clusters(checked.violations, known), known))
+    findings = list(findings_of(clusters(checked.violations, known), known, places))
     nothing = []
     if not checked.triggered and suite:
         nothing.append(f"not checked: {_nothing(packs)}")
@@ -109,6 +112,14 @@ def _unseen(trace: Trace) -> list[str]:
     return list(
         dict.fromkeys(each.what for rank in trace.ranks for each in rank.events_of(UnseenCalls))
     )
+
+
+def _places(trace: Trace) -> Places:
+    return {
+        (rank.rank, each.text): each.place
+        for rank in trace.ranks
+        for each in rank.events_of(SlipPlace)
+    }
 
 
 def _nothing(packs: Sequence[Pack]) -> str:

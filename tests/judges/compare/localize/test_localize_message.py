@@ -77,7 +77,7 @@ def test_a_second_failure_of_a_family_refers_to_the_first_localisation(
 def test_the_report_says_that_no_activations_were_recorded(
     trainsafe, candidate_trace, reference_trace
 ):
-    settings = replace(candidate_trace.case.settings, record_kinds=("main_grad",))
+    settings = candidate_trace.case.settings._replace(record_kinds=("main_grad",))
     for traces in (candidate_trace, reference_trace):
         traces.case = replace(trainsafe, settings=settings)
     text = failure(candidate_trace, reference_trace)

@@ -23,7 +23,9 @@ class Noted:
     """Whether anything is noted of numbers, in any of the tables that share this object.
 
     It answers fast for most numbers, of which nothing is noted: it marks the low bits of both
-    residues of each key.  About one other number in a thousand counts as noted too.
+    residues of each key, and two parts of a product of its bits, which are only looked up for the
+    few numbers whose residues are marked.  About one other number in a million counts as noted too,
+    so that a tensor of a few thousand numbers seldom does.
     """
 
     def __init__(self) -> None:
@@ -41,6 +43,9 @@ class Noted:
             keys = self._keys[0]
         self._first[keys >> BITS & self._last] = True
         self._second[keys & self._last] = True
+        mixed = keys * _MIX
+        self._third[mixed >> _HIGH & self._last] = True
+        self._fourth[mixed >> _MIDDLE & self._last] = True
 
     def may_have(self, *numbers: Bits) -> bool:
         """False if nothing is noted of any of them."""
@@ -50,15 +55,26 @@ class Noted:
         """The places of numbers, in one dimension, of which something may be noted."""
         flat = numbers.reshape(-1)
         found: Bits = self._second.take(flat & self._last).nonzero()[0]
-        return found[self._first.take(flat[found] >> BITS & self._last)] if len(found) else found
+        if len(found):
+            found = found[self._first.take(flat[found] >> BITS & self._last)]
+        if len(found):
+            mixed = flat[found] * _MIX
+            marked = self._third.take(mixed >> _HIGH & self._last)
+            found = found[marked & self._fourth.take(mixed >> _MIDDLE & self._last)]
+        return found
 
     def _grow(self, size: int) -> None:
         self._last = size - 1
-        self._first, self._second = (np.zeros(size, dtype=np.bool_) for _ in range(2))
+        marks = (np.zeros(size, dtype=np.bool_) for _ in range(4))
+        self._first, self._second, self._third, self._fourth = marks
 
 
 #: The fewest marks, and how many there are at least for each key; both are powers of two.
 _LEAST, _SPARSE = 1 << 14, 16
+
+#: An odd factor, whose product with a key depends on all lower bits of the key at each place, and
+#: the places of its two parts.
+_MIX, _HIGH, _MIDDLE = np.int64(0x1E3779B97F4A7C15), 37, 12
 
 
 class Images:

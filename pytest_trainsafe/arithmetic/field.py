@@ -104,8 +104,8 @@ def matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             total = add(total, part)
         return total
     left, right = (_parts(bits_of(each)) for each in (x, y))
-    parts = (_product(*each, prime) for *each, prime in zip(left, right, PRIMES, strict=True))
-    return numbers_of(_joined(*parts))
+    first, second = (_product(a, b, prime) for a, b, prime in zip(left, right, PRIMES, strict=True))
+    return numbers_of(_joined(first, second))
 
 
 def _product(x: Bits, y: Bits, prime: int) -> Bits:

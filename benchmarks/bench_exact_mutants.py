@@ -47,6 +47,7 @@ def main() -> None:
     asked = _arguments()
     facts, began = machine(), time.perf_counter()
     seed = secrets.randbelow(2**32) if asked.seed is None else asked.seed
+    print(f"seed {seed}", flush=True)  # now, for a run that is stopped
     rows: list[dict[str, Any]] = []
     asked.rows.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="trainsafe-exact-mutants-") as temporary:

@@ -7,6 +7,8 @@ and a bug that is proved, are errors of the judge.
     python benchmarks/bench_exact.py --combinations 300 --launcher threads
 
 judges random combinations of axes and techniques instead, up to 8 ranks, of all that are valid.
+`--steps 1 --bound 1e-6` judges more of them in the same time: one training step, with the one seed
+that a difference escapes with a probability below 1e-6.
 """
 
 from __future__ import annotations
@@ -32,11 +34,12 @@ from _points import CLEAN, triggering
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.alone import judge_alone
-from pytest_trainsafe.judges.exact.judge import ProofJudge
+from pytest_trainsafe.judges.contract import JudgeOptions
+from pytest_trainsafe.judges.exact.proof import MOST, proof_of
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.bugs import BUGS, OF_DEEPSEEK
 from pytest_trainsafe.runs.session import Session
+from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import Program, resolve
 
@@ -71,11 +74,11 @@ def main() -> None:
         session = Session(settings, Path(temporary))
         began = time.perf_counter()
         try:
-            chosen = drawn(seed, asked.combinations) if asked.combinations else wanted(asked)
+            chosen = drawn(seed, asked) if asked.combinations else wanted(asked)
             for program, name, point, given, bug in chosen:
                 if time.perf_counter() - began > asked.minutes * 60:
                     break
-                rows.append(judged(session, program, name, point, given, bug))
+                rows.append(judged(session, program, name, point, given, bug, asked.bound))
                 print(rows[-1], file=sys.stderr, flush=True)
         finally:
             session.close()
@@ -105,7 +108,9 @@ def wanted(asked: argparse.Namespace) -> Iterator[tuple[str, str, Point, Mapping
             yield bug.program, bug.program, triggering(bug), given, bug.name
 
 
-def drawn(seed: int, count: int) -> Iterator[tuple[str, str, Point, Mapping[str, Any], str]]:
+def drawn(
+    seed: int, asked: argparse.Namespace
+) -> Iterator[tuple[str, str, Point, Mapping[str, Any], str]]:
     """Random combinations, without repetition; each program in turn, until it has no more."""
     chance = random.Random(seed)
     found = {name: list(combinations(name)) for name in PROGRAMS}
@@ -115,14 +120,20 @@ def drawn(seed: int, count: int) -> Iterator[tuple[str, str, Point, Mapping[str,
         chance.shuffle(each)
     turns = itertools.zip_longest(*found.values())
     one_by_one = (combination for turn in turns for combination in turn if combination is not None)
-    for combination in itertools.islice(one_by_one, count):
-        given = combination.arguments
+    for combination in itertools.islice(one_by_one, asked.combinations):
+        given = {**combination.arguments, "steps": asked.steps}
         words = " ".join(f"{key}={given[key]}" for key in SHOWN if key in given)
         yield combination.program, f"{combination.program} {words}", combination.point, given, ""
 
 
 def judged(
-    session: Session, module: str, name: str, point: Point, given: Mapping[str, Any], bug: str
+    session: Session,
+    module: str,
+    name: str,
+    point: Point,
+    given: Mapping[str, Any],
+    bug: str,
+    bound: float = MOST,
 ) -> Row:
     """The judgement of one Point of a reference model, at small sizes for those not given."""
     program = resolve(importlib.import_module(f"pytest_trainsafe.reference_models.{module}").train)
@@ -130,7 +141,7 @@ def judged(
     # The size of a bucket is that of the sizes by default.
     own = {} if "bucket" in given else SMALL
     small = {key: value for key, value in own.items() if key in known and key not in given}
-    return judged_program(session, program, name, point, {**small, **given}, bug)
+    return judged_program(session, program, name, point, {**small, **given}, bug, bound=bound)
 
 
 def judged_program(
@@ -141,6 +152,7 @@ def judged_program(
     given: Mapping[str, Any],
     bug: str = "",
     planted: str = "bug",
+    bound: float = MOST,
 ) -> Row:
     """The judgement of one Point; the argument `planted` has no value in the reference."""
     arguments = program.complete(given)
@@ -149,7 +161,7 @@ def judged_program(
     began = time.perf_counter()
     candidate, reference = session.candidate(case), session.reference(case)
     try:
-        judgement = judge_alone(ProofJudge(), candidate, None, reference)
+        judgement = proof_of(case, Runs(candidate, reference), JudgeOptions(), most=bound)
         first = next(iter(judgement.findings), None)
         why = "" if first is None else f"{first.about or ''} {first.message}".strip()
         verdict = WORDS[judgement.verdict]
@@ -164,6 +176,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="One Point of each clean program")
     parser.add_argument("--combinations", type=int, help="Judge as many random valid combinations")
     parser.add_argument("--seed", type=int, help="Of the combinations, instead of one drawn")
+    parser.add_argument("--steps", type=int, default=2, help="Of a combination")
+    parser.add_argument("--bound", type=float, default=MOST, help="Of the probability of a miss")
     parser.add_argument("--minutes", type=float, default=math.inf, help="Stop after this time")
     parser.add_argument("--launcher", default="auto", help="What starts the ranks")
     parser.add_argument("--only", nargs="*", metavar="NAME", help="Only these programs and bugs")

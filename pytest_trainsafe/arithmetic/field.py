@@ -28,6 +28,7 @@ Linear = Callable[..., torch.Tensor]
 #: A product of two limbs has 32 bits, and float64 adds 2**20 pairs of them exactly.
 _INNER = 1 << 20
 _HALF = 16
+_LIMB = (1 << _HALF) - 1
 _FEW = 64
 #: Below this many values, the time of a call counts more than that of its loop.
 _SMALL = 512
@@ -102,30 +103,25 @@ def matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         for part in parts[1:]:
             total = add(total, part)
         return total
-    moduli = torch.tensor(PRIMES).reshape(2, *(1,) * max(x.ndim, y.ndim))
-    return pack(*_combined(_limb_products(x, y), x.shape[-2], y.shape[-1], moduli))
+    left, right = (_parts(bits_of(each)) for each in (x, y))
+    first, second = (_product(a, b, prime) for a, b, prime in zip(left, right, PRIMES, strict=True))
+    return numbers_of(_joined(first, second))
 
 
-def _limb_products(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The four products of limbs as one matrix, for both primes."""
-    rank = max(x.ndim, y.ndim)
-    left, right = (
-        torch.stack(unpack(each)).reshape(2, *(1,) * (rank - each.ndim), *each.shape)
-        for each in (x, y)
-    )
-    mask = (1 << _HALF) - 1
-    left = torch.cat((left >> _HALF, left & mask), dim=-2).to(torch.float64)
-    right = torch.cat((right >> _HALF, right & mask), dim=-1).to(torch.float64)
-    return (left @ right).to(torch.int64)
-
-
-def _combined(
-    products: torch.Tensor, rows: int, columns: int, moduli: torch.Tensor
-) -> torch.Tensor:
+def _product(x: Bits, y: Bits, prime: int) -> Bits:
+    """The matrix product of residues modulo one prime; its four products of limbs are one."""
+    rows, columns = x.shape[-2], y.shape[-1]
+    left = np.concatenate((x >> _HALF, x & _LIMB), axis=-2, dtype=np.float64)
+    right = np.concatenate((y >> _HALF, y & _LIMB), axis=-1, dtype=np.float64)
+    # torch's product, because numpy's has threads of its own, which nothing limits in a rank.
+    products = (torch.from_numpy(left) @ torch.from_numpy(right)).numpy().astype(np.int64)
     high, low = products[..., :rows, :], products[..., rows:, :]
-    middle = (high[..., columns:] + low[..., :columns]) % moduli
-    upper = (high[..., :columns] % moduli << _HALF) + middle
-    return ((upper % moduli << _HALF) + low[..., columns:] % moduli) % moduli
+    upper = _remainder(high[..., :columns], prime) << _HALF
+    upper += high[..., columns:]
+    upper += low[..., :columns]
+    total = _remainder(upper, prime) << _HALF
+    total += low[..., columns:]
+    return _remainder(total, prime)
 
 
 def power(x: Bits, exponents: tuple[int, int]) -> Bits:

@@ -58,6 +58,7 @@ class Residues(Numbers):
         self._scaled = Images(self._noted)  # the term whose exponential scales a number
         self._squares = Images(self._noted)  # the square of a root
         self._constants: dict[float, torch.Tensor] = {}
+        self._inverses: dict[float, torch.Tensor] = {}
         # A square, so that the root of two over pi has a square.
         self._pi = field.multiply(*(self.hashes("pi", packed(1)),) * 2)
 
@@ -183,6 +184,14 @@ class Residues(Numbers):
         zero = x == 0 if strange is None else (x == 0) | strange
         result = field.inverse(torch.where(zero, packed(1), x))
         return torch.where(zero, x.reciprocal(), result)
+
+    def divide(self, x: Value, y: Value) -> torch.Tensor:
+        if isinstance(y, torch.Tensor) or not y or not math.isfinite(y):
+            return super().divide(x, y)
+        found = self._inverses.get(y)  # as of a count or a learning rate, by which many divide
+        if found is None:
+            found = self._inverses[y] = self.inverse(y)
+        return self.multiply(x, found)
 
     def linear(self, function: Callable[..., torch.Tensor], *xs: Value) -> torch.Tensor:
         lifted = tuple(map(self.lift, xs))

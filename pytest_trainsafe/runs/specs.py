@@ -47,11 +47,12 @@ def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
         timeout=settings.timeout,
         inputs=program.traits.inputs,
         trusted=trusted,
-        watch_casts=trusted,
+        # In exact numbers no cast rounds; the watch would see each operator that computes them.
+        watch_casts=trusted and not rung.exact,
         record=recorded_at(dtype, settings.record),
         kinds=settings.record_kinds,
         # Both Runs record alike, so that they meet the same operators.
-        replay=structs.replace(follows, record="full") if follows is not None else None,
+        replay=structs.replace(follows, record="full", watch_casts=False) if follows else None,
         modules=settings.record_modules,
         adapters=(*BUILT_IN, *settings.adapters),
         rng=settings.rng,

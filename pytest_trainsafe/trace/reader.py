@@ -133,12 +133,15 @@ class Trace:
         self.sizes = self.point.sizes
 
     @classmethod
-    def open(cls, path: Path | str, allow_incomplete: bool = False) -> Trace:
+    def open(
+        cls, path: Path | str, allow_incomplete: bool = False, only: int | None = None
+    ) -> Trace:
         """Opens the trace directory `path`.
 
         Raises TraceError for a directory that is not a trace, for another schema version, and for
         an incomplete trace.  `allow_incomplete` reads what was written before a crash instead,
-        and keeps the reasons in `problems`.
+        and keeps the reasons in `problems`.  `only` is the one rank whose part is read; the parts
+        of the others are then empty.
         """
         path = Path(path)
         manifest, digest = read_manifest(path)
@@ -147,9 +150,11 @@ class Trace:
         trace = cls(path, manifest, [])
         check = TensorCheck(trace.sizes)
         for rank in range(manifest.world_size):
-            trace.ranks.append(_read_rank(trace, RankTrace(rank, point.coordinates(rank)), check))
+            part = RankTrace(rank, point.coordinates(rank))
+            trace.ranks.append(part if only not in (None, rank) else _read_rank(trace, part, check))
         trace.problems += _changed_manifest(trace, digest)
-        trace.problems += _too_large(trace, check)
+        if only is None:  # the size of a tensor is checked against all of its parts
+            trace.problems += _too_large(trace, check)
         if not allow_incomplete:
             trace.require_complete()
         return trace

@@ -207,3 +207,23 @@ def test_another_seed_gives_other_numbers_and_the_same_equalities():
     first, second = exact(shifted_softmax, x), exact(shifted_softmax, x, seed=1)
     assert not first.equal(second)
     assert second.equal(exact(lambda each: each.softmax(-1), x, seed=1))
+
+
+@pytest.mark.parametrize("by", [3, -0.25, math.sqrt(8), 1 - 0.9**2, True])
+def test_a_division_by_a_python_number_is_that_by_the_number_it_means(by):
+    numbers = Residues(3)
+    x = numbers.enter(reals(4))
+    once = numbers.divide(x, by)
+    assert torch.equal(numbers.divide(x, by), once)
+    assert torch.equal(numbers.divide(x, numbers.lift(by)), once)
+    assert torch.equal(numbers.multiply(once, by), x)
+
+
+def test_the_square_of_a_division_by_a_root_divides_by_what_the_root_was_taken_of():
+    numbers = Residues(3)
+    inverse = numbers.divide(1, math.sqrt(8))
+    assert torch.equal(numbers.square(inverse), numbers.divide(1, 8))
+
+
+def test_a_division_by_the_number_zero_is_no_residue():
+    assert Residues(3).divide(Residues(3).enter(reals(2)), 0).isfinite().tolist() == [False, False]

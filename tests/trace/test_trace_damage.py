@@ -202,3 +202,14 @@ def test_ranks_get_their_coordinates_from_the_mesh_of_the_manifest(whole: Path) 
 
     assert trace.sizes == {"rows": 2, "tp": 1}
     assert [rank.coordinates["dp"] for rank in trace.ranks] == [0, 1]
+
+
+def test_the_part_of_one_rank_is_read_although_that_of_another_is_damaged(whole: Path) -> None:
+    cut(whole / EVENTS, -5)
+
+    read = Trace.open(whole, only=0)
+
+    assert [len(rank.tensors) for rank in read.ranks] == [1, 0]
+    assert read.ranks[0].note("ran") == ["0"]
+    with pytest.raises(TraceError, match=r"events\.jsonl"):
+        Trace.open(whole, only=1)

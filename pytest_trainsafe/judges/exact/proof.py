@@ -75,12 +75,14 @@ def proof_of(
     options: JudgeOptions,
     samples: Sequence[int] = range(MOST_SEEDS),
     own_sizes: Mapping[str, int] | None = None,
+    most: float = MOST,
 ) -> ProofJudgement:
     """The judgement on the Runs of a test; `samples` are the random residues, as many as needed.
 
-    `own_sizes` are the test's, if those of `case` stand for them.
+    `own_sizes` are the test's, if those of `case` stand for them.  `most` is the largest
+    probability of a missed difference that counts as a proof; only benchmarks pass another one.
     """
-    proof = _Proof(case, runs, options, samples, own_sizes or {})
+    proof = _Proof(case, runs, options, samples, own_sizes or {}, most)
     try:
         compared = proof.compared(RUNG, samples[0])
     except GroupFailure as failure:
@@ -139,6 +141,7 @@ class _Proof:
     options: JudgeOptions
     samples: Sequence[int]
     own_sizes: Mapping[str, int]
+    most: float = MOST
     what: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -207,9 +210,9 @@ class _Proof:
         )
         count = hashed(candidate, reference)
         counts = range(1, len(self.samples) + 1)
-        needed = next((each for each in counts if error_bound(count, each) <= MOST), 0)
+        needed = next((each for each in counts if error_bound(count, each) <= self.most), 0)
         if not needed:
-            text = f"the Runs hash {count} values, too many for a bound of {MOST:.0e}"
+            text = f"the Runs hash {count} values, too many for a bound of {self.most:.0e}"
             return self.judgement([_doubt("exact:error", text)], compared)
         for sample in self.samples[1:needed]:
             found = self.not_equal(self.compared(RUNG, sample))

@@ -28,7 +28,7 @@ class ExactRung(Rung):
     @contextmanager
     def around(self, run: RankRun) -> Iterator[Enter]:
         assert run.followed is not None, "an exact Run follows one on real numbers"
-        taken = decisions.read(Trace.open(run.followed), run.rank)
+        taken = decisions.read(Trace.open(run.followed, only=run.rank), run.rank)
         numbers = Residues(run.seed * 1009 + run.sample, taken.replay())
         with _computing(numbers) as mode:
             yield mode.enter

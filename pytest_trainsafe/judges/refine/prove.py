@@ -149,7 +149,7 @@ def _found(problem: Problem, data_seed: int, first_seed: int) -> Proof | Refutat
         )
         for name, candidates in found.items()
     }  # fmt: skip
-    return _judged(problem, relations, doubles, [first, *others], index, seeds, size)
+    return _judged(problem, relations, doubles, [first, *others], finder, seeds, size)
 
 
 def holds(
@@ -170,7 +170,7 @@ def _judged(
     relations: Relations,
     doubles: Evaluated,
     runs: Sequence[Evaluated],
-    index: Index,
+    finder: Finder,
     seeds: tuple[int, ...],
     size: tuple[int, int, int],
 ) -> Proof | Refutation:
@@ -184,7 +184,7 @@ def _judged(
             outputs[expected.output] = met
     if wrong:
         _require_difference(wrong, problem, doubles)
-        return _refutation(problem, relations, runs[0], wrong, index)
+        return _refutation(problem, relations, runs[0], wrong, finder)
     missing = tuple(
         name
         for name, found in relations.items()
@@ -276,11 +276,15 @@ def _refutation(
     relations: Relations,
     run: Evaluated,
     wrong: Sequence[Expected],
-    index: Index,
+    finder: Finder,
 ) -> Refutation:
     graph, values = problem.sequential, run.sequential
     related = {name for name, found in relations.items() if found}
-    node = frontier(graph, values, related, [each.output for each in wrong])
+
+    def opposite(x: torch.Tensor) -> bool:
+        return bool(finder.relations("", run.numbers.negate(x)))
+
+    node = frontier(graph, values, related, [each.output for each in wrong], opposite)
     inputs = {
         name: relations[name][0]
         for name in tensors_of(graph, values, node.name)
@@ -295,7 +299,7 @@ def _refutation(
         tuple(each.output for each in wrong),
         next((each for each in wrong if each.output == node.name), None),
         own[0] if own else None,
-        nearest(x, index, run.numbers) if not own and isinstance(x, torch.Tensor) else None,
+        nearest(x, finder.index, run.numbers) if not own and isinstance(x, torch.Tensor) else None,
         _unreduced(problem, _maker(graph, node), relations, list(inputs)),
     )
 

@@ -15,7 +15,17 @@ from pytest_trainsafe.arithmetic.variants import find
 from pytest_trainsafe.compat.operators import OpOverload, is_composite, tree_leaves, tree_map
 from pytest_trainsafe.core.untrusted import shown
 from pytest_trainsafe.judges.refine.errors import CannotSayError, GraphError
-from pytest_trainsafe.judges.refine.graphs.graph import GETITEM, Argument, Graph, Node, Ref, Word
+from pytest_trainsafe.judges.refine.graphs.graph import (
+    GETITEM,
+    SYMBOL,
+    SYMBOLIC,
+    Argument,
+    Graph,
+    Node,
+    Ref,
+    Word,
+)
+from pytest_trainsafe.judges.refine.graphs.symbols import evaluate
 
 Values = Mapping[str, Any]
 
@@ -49,11 +59,13 @@ def compute(graph: Graph, node: Node, values: Values, mode: ExactMode) -> Any:
     """
     if node.operator == GETITEM:
         return _item(graph, node, values)
+    if node.dtype == SYMBOLIC:
+        return _size(graph, node, values)
     _bounded(graph, node)
     run, active = _runner(graph, node, mode)
-    args = tuple(_argument(each, values) for each in node.args)
+    args = tuple(argument_of(each, values) for each in node.args)
     kwargs = {
-        key: _argument(each, values) for key, each in node.kwargs.items() if key not in _PLACES
+        key: argument_of(each, values) for key, each in node.kwargs.items() if key not in _PLACES
     }
     try:
         if node.shape is None and node.name not in graph.items:
@@ -71,6 +83,27 @@ def compute(graph: Graph, node: Node, values: Values, mode: ExactMode) -> Any:
         ) from None
     _check_shape(graph, node, result)
     return result
+
+
+def _size(graph: Graph, node: Node, values: Values) -> int:
+    """A size that the program reads from a tensor, or computes from such sizes."""
+    if node.operator == SYMBOL and isinstance(node.args[0], str):
+        sizes = {name: each for name in node.inputs if isinstance(each := values[name], int)}
+        return evaluate(node.args[0], sizes)
+    found = values.get(node.inputs[0]) if node.inputs else None
+    if isinstance(found, torch.Tensor):
+        if node.short == "aten._local_scalar_dense" and not found.is_floating_point():
+            return int(found)
+        dim = node.args[1] if len(node.args) > 1 else 0
+        if (
+            node.short == "aten.sym_size"
+            and isinstance(dim, int)
+            and -found.ndim <= dim < found.ndim
+        ):
+            return found.shape[dim]
+        if node.short == "aten.sym_numel":
+            return found.numel()
+    raise CannotSayError(f"{graph.at(node)}: the size {node} has no semantics", node.short)
 
 
 def _item(graph: Graph, node: Node, values: Values) -> Any:
@@ -162,11 +195,11 @@ def _noted(result: Any, mode: ExactMode) -> Any:
     return result
 
 
-def _argument(argument: Argument, values: Values) -> Any:
+def argument_of(argument: Argument, values: Values) -> Any:
     if isinstance(argument, Ref):
         return values[argument.name]
     if isinstance(argument, tuple):
-        return [_argument(each, values) for each in argument]
+        return [argument_of(each, values) for each in argument]
     if isinstance(argument, Word):
         name = argument.text.removeprefix("torch.")
         return argument if "." in name or name == "device" else getattr(torch, name, argument)

@@ -15,6 +15,7 @@ import torch
 
 from pytest_trainsafe.compat.dispatch_modes import without_modes
 from pytest_trainsafe.compat.distributed.process_groups import group_named
+from pytest_trainsafe.compat.distributed.uneven_exchange import uneven_exchanges
 from pytest_trainsafe.compat.fake_group import fake_group
 from pytest_trainsafe.compat.operators import OpOverload, schema_of
 from pytest_trainsafe.core.usage import shown as described
@@ -35,6 +36,7 @@ from pytest_trainsafe.judges.refine.graphs.graph import (
     Word,
     leaves,
 )
+from pytest_trainsafe.judges.refine.graphs.symbols import STATEMENTS
 from pytest_trainsafe.judges.refine.graphs.unused import without_unused
 from pytest_trainsafe.judges.refine.mesh import RANKS
 
@@ -198,7 +200,7 @@ def capture(
     logged: list[str] = []
 
     def run(*given: torch.Tensor) -> Any:
-        with _logging() as found:
+        with _logging() as found, uneven_exchanges():
             result = (
                 program(*given) if names is None else program(dict(zip(names, given, strict=True)))
             )
@@ -216,7 +218,7 @@ def capture(
             if type(error).__name__ not in _UNCAPTURED and not _READ.search(str(error)):
                 raise
             raise _uncaptured(name, error) from error
-        graph = _with_groups(graph_of_module(module, name))
+        graph = _with_groups(_measured(graph_of_module(module, name)))
     return _with_names(_with_logged(without_unused(graph), logged), names, keys)
 
 
@@ -240,6 +242,12 @@ def _uncaptured(name: str, error: Exception) -> GraphError:
         f"a tensor, which a graph does not have ({str(error).splitlines()[0]}); take the condition "
         "out of the step, or capture each case alone"
     )
+
+
+def _measured(graph: Graph) -> Graph:
+    """The graph whose sizes are computed where the program reads them from tensors."""
+    nodes = (replace(each, sizes=None) for each in graph.nodes if each.short not in STATEMENTS)
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _with_groups(graph: Graph) -> Graph:
@@ -300,7 +308,8 @@ def _node(module: torch.fx.GraphModule, node: torch.fx.Node, name: str, number: 
         return made(GETITEM, tuple(_argument(each) for each in node.args))
     if node.op == "call_function" and dtype == SYMBOLIC and node.target in _ARITHMETIC:
         sides = [str(each) for each in node.args]
-        return made(SYMBOL, (f" {_ARITHMETIC[node.target]} ".join(sides),))
+        taken = (_argument(each) for each in node.args if isinstance(each, torch.fx.Node))
+        return made(SYMBOL, (f" {_ARITHMETIC[node.target]} ".join(sides), *taken))
     if node.op == "call_function" and isinstance(node.target, OpOverload):
         schema = schema_of(node.target)
         target = f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"

@@ -16,6 +16,7 @@ from pytest_trainsafe.compat.operators import OpOverload, is_composite, tree_lea
 from pytest_trainsafe.core.untrusted import shown
 from pytest_trainsafe.judges.refine.errors import CannotSayError, GraphError
 from pytest_trainsafe.judges.refine.graphs.graph import (
+    CONDITION,
     GETITEM,
     SYMBOL,
     SYMBOLIC,
@@ -59,6 +60,8 @@ def compute(graph: Graph, node: Node, values: Values, mode: ExactMode) -> Any:
     """
     if node.operator == GETITEM:
         return _item(graph, node, values)
+    if node.operator == CONDITION:
+        return _require(graph, node, values)
     if node.dtype == SYMBOLIC:
         return _size(graph, node, values)
     _bounded(graph, node)
@@ -83,6 +86,17 @@ def compute(graph: Graph, node: Node, values: Values, mode: ExactMode) -> Any:
         ) from None
     _check_shape(graph, node, result)
     return result
+
+
+def _require(graph: Graph, node: Node, values: Values) -> None:
+    """Raises CannotSayError if a condition has another outcome than in the capture."""
+    (name,) = node.inputs
+    if bool(values[name]) != node.args[1]:
+        raise CannotSayError(
+            f"{graph.at(node)}: the capture takes the condition {graph.by_name[name]} to be "
+            f"{node.args[1]}, which it is not for the inputs that were drawn; capture the other "
+            "case, or take constants that decide it"
+        )
 
 
 def _size(graph: Graph, node: Node, values: Values) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
@@ -47,6 +47,11 @@ _WHOLE = frozenset(
 #: Operators that torch defines; those of FSDP copy into tensors that they are given.
 FSDP = "fsdp."
 _SPACES = ("aten.", FSDP)
+#: How many elements operators give for which the values of a tensor say it.
+_COUNTED: Mapping[str, Callable[[torch.Tensor], int]] = {
+    "aten.repeat_interleave": lambda counts: int(counts.sum()),
+    "aten.bincount": lambda values: int(values.max()) + 1,
+}
 _FUNCTIONALIZED = ("higher_order.auto_functionalized", "higher_order.auto_functionalized_v2")
 #: Keywords that say where a tensor lies, which no number depends on.
 _PLACES = ("device", "layout", "pin_memory")
@@ -71,6 +76,7 @@ def compute(graph: Graph, node: Node, values: Values, mode: ExactMode) -> Any:
         key: argument_of(each, values) for key, each in node.kwargs.items() if key not in _PLACES
     }
     try:
+        _counted(graph, node, args)
         if node.shape is None and node.name not in graph.items:
             _meta_bounded(graph, node, args, kwargs)
         with active:
@@ -227,6 +233,20 @@ def _bounded(graph: Graph, node: Node) -> None:
                 f"{graph.at(node)}: {node} has the shape {list(shape)}, which is too large to be "
                 f"evaluated; the limit is {MAX_ELEMENTS} elements"
             )
+
+
+def _counted(graph: Graph, node: Node, args: Sequence[Any]) -> None:
+    """Refuses a node whose result would be too large because of its argument's values."""
+    count = _COUNTED.get(node.short)
+    tensors = [each for each in args[:2] if isinstance(each, torch.Tensor) and each.numel()]
+    if count is None or not tensors or tensors[-1].is_floating_point():
+        return
+    elements = count(tensors[-1].double())
+    if elements > MAX_ELEMENTS:
+        raise CannotSayError(
+            f"{graph.at(node)}: {node} would have {elements} elements, which is too large; the "
+            f"limit is {MAX_ELEMENTS}"
+        )
 
 
 def _meta_bounded(graph: Graph, node: Node, args: Any, kwargs: dict[str, Any]) -> None:

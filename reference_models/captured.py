@@ -170,7 +170,7 @@ def captured(
         strict=True,
     )
     names = [axis for axis in point.mesh.axes if point.size(axis) > 1] or ["tp"]
-    mesh = {axis: point.size(axis) for axis in names}
+    mesh = _mesh({axis: point.size(axis) for axis in names}, point.size("ep"))
     places = [dict(zip(mesh, each, strict=True)) for each in _coordinates(mesh)]
     inputs = {name: _relation(name, whole[name], held, places, mesh) for name in whole}
     outputs = {
@@ -182,6 +182,17 @@ def captured(
         if name is not None and name.startswith(LOSS)
     }  # fmt: skip
     return Captured(sequential, ranks, {"mesh": mesh, "inputs": inputs, "outputs": outputs})
+
+
+def _mesh(sizes: Mapping[str, int], ep: int) -> dict[str, int]:
+    """The sizes of the mesh, in which ep is an axis of its own where experts have replicas."""
+    mesh: dict[str, int] = {}
+    for axis, size in sizes.items():
+        if axis == "dp" and 1 < ep < size:
+            mesh |= {"dp": size // ep, "ep": ep}
+        else:
+            mesh[axis] = size
+    return mesh
 
 
 def _rank(

@@ -6,7 +6,7 @@ import operator
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -205,9 +205,10 @@ def capture(
 
     logged: list[str] = []
     asked = Conditions(conditions)
+    answering = asked if conditions else nullcontext()  # It costs time with each call of torch.
 
     def run(*given: torch.Tensor) -> Any:
-        with _logging() as found, uneven_exchanges(), asked:
+        with _logging() as found, uneven_exchanges(), answering:
             result = (
                 program(*given) if names is None else program(dict(zip(names, given, strict=True)))
             )

@@ -80,15 +80,12 @@ def graphs(planted):
                 rank=rank, ranks=2)
         for rank in (0, 1)
     ]  # fmt: skip
-    owners = {f"{what}{n}": f"at ep={n // 2}" for n in range(4) for what in ("expert", "gradient")}
-    relation = {
-        "mesh": {"ep": 2},
-        "inputs": {"x": "concat 0", "router": "replica"},
-        "outputs": {"y": "concat 0"},
-    }
-    for name, text in owners.items():
-        relation["inputs" if name.startswith("expert") else "outputs"][name] = text
-    return sequential, ranks, relation
+    owners = {number: f"at ep={number // 2}" for number in range(EXPERTS)}
+    inputs = {"x": "concat 0", "router": "replica"}
+    outputs = {"y": "concat 0"}
+    for number, owner in owners.items():
+        inputs[f"expert{number}"] = outputs[f"gradient{number}"] = owner
+    return sequential, ranks, {"mesh": {"ep": 2}, "inputs": inputs, "outputs": outputs}
 
 
 def test_rows_that_are_sent_as_the_router_decides_are_proved_and_checked_for_other_decisions():

@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -54,7 +54,9 @@ def timed(run: Callable[[], Result]) -> tuple[float, Result]:
 
 
 def of_model(name: str, tp: int, layers: int) -> Problem:
-    sizes = {"hidden": 4 * tp, "heads": 2 * tp, "seq_len": 2 * tp, "vocabulary": 4 * tp}
+    sizes: dict[str, Any] = {
+        "hidden": 4 * tp, "heads": 2 * tp, "seq_len": 2 * tp, "vocabulary": 4 * tp,
+    }  # fmt: skip
     if name == "llama":
         sizes["kv_heads"] = tp  # A rank computes whole heads.
     axes = {"tp": tp, "sp": True}

@@ -70,7 +70,8 @@ CAPTURES: dict[str, tuple[Program, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-_TURNING = ("aten.t", "aten.transpose", "aten.permute")
+#: Operators whose result is their input, or their input with its dimensions turned.
+_TURNING = ("aten.t", "aten.transpose", "aten.permute", "aten.clone", "aten.alias", "aten.detach")
 
 
 def verdict(problem: Problem) -> Proof | Refutation | str:
@@ -93,7 +94,7 @@ def right_operators(clean: Proof, problem: Problem, other: Problem) -> set[str]:
         and all(set(each.names) & changed for each in found)
         and not still_there(run, problem.mesh, name, found)
     }
-    for node in graph.nodes:  # Of a transposition, the ranks still have what is transposed.
+    for node in graph.nodes:  # Of a transposition or a copy, the ranks still have its input.
         if node.name in lost and node.short in _TURNING and not lost & set(node.inputs):
             lost.remove(node.name)
     lost |= {name for name, each in clean.outputs.items() if set(each.names) & changed}

@@ -151,19 +151,26 @@ class _Mesh:
         return self.context.group(*self.axes)
 
 
-def captured(program: Program, axes: Mapping[str, AxisValue], **settings: Any) -> Captured:
+def captured(
+    program: Program,
+    axes: Mapping[str, AxisValue],
+    conditions: tuple[Sequence[bool], Sequence[bool]] = ((), ()),
+    **settings: Any,
+) -> Captured:
     """The graphs of a program's step on one device and at the Point with these axes.
 
-    A `bug` among the settings is planted in the ranks alone.
+    A `bug` among the settings is planted in the ranks alone.  `conditions` are those of one device
+    and those of the ranks.
     """
     alone, point = Point.of(), Point.of(axes)
     correct = {name: value for name, value in settings.items() if name != "bug"}
-    sequential, whole = _rank(program, alone, 0, correct)
+    sequential, whole = _rank(program, alone, 0, correct, conditions[0])
     ranks, held = zip(
-        *(_rank(program, point, rank, settings) for rank in range(point.world_size)), strict=True
+        *(_rank(program, point, rank, settings, conditions[1]) for rank in range(point.world_size)),
+        strict=True,
     )
     names = [axis for axis in point.mesh.axes if point.size(axis) > 1] or ["tp"]
-    mesh = {axis: point.size(axis) for axis in names}
+    mesh = _mesh({axis: point.size(axis) for axis in names}, point.size("ep"))
     places = [dict(zip(mesh, each, strict=True)) for each in _coordinates(mesh)]
     inputs = {name: _relation(name, whole[name], held, places, mesh) for name in whole}
     outputs = {
@@ -177,8 +184,23 @@ def captured(program: Program, axes: Mapping[str, AxisValue], **settings: Any) -
     return Captured(sequential, ranks, {"mesh": mesh, "inputs": inputs, "outputs": outputs})
 
 
+def _mesh(sizes: Mapping[str, int], ep: int) -> dict[str, int]:
+    """The sizes of the mesh, in which ep is an axis of its own where experts have replicas."""
+    mesh: dict[str, int] = {}
+    for axis, size in sizes.items():
+        if axis == "dp" and 1 < ep < size:
+            mesh |= {"dp": size // ep, "ep": ep}
+        else:
+            mesh[axis] = size
+    return mesh
+
+
 def _rank(
-    program: Program, point: Point, rank: int, settings: Mapping[str, Any]
+    program: Program,
+    point: Point,
+    rank: int,
+    settings: Mapping[str, Any],
+    conditions: Sequence[bool],
 ) -> tuple[Graph, dict[str, nn.Parameter]]:
     """The graph of one rank's step, and its parameters."""
     known = _Context(point, rank, None)
@@ -194,7 +216,9 @@ def _rank(
     values = {name: torch.zeros_like(each).double() for name, each in known.parameters.items()}
     name = "sequential" if point.world_size == 1 else f"rank {rank}"
     with _as_made():
-        graph = capture(step, values, rank=rank, ranks=point.world_size, name=name)
+        graph = capture(
+            step, values, rank=rank, ranks=point.world_size, name=name, conditions=conditions
+        )
     return graph, known.parameters
 
 

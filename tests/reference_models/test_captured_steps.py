@@ -9,7 +9,7 @@ from pytest_trainsafe.judges.refine.certificate.write import certificate_of
 from pytest_trainsafe.judges.refine.errors import CannotSayError, GraphError
 from pytest_trainsafe.judges.refine.problem.declared import stated_problem
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
-from pytest_trainsafe.reference_models import deepseek, gpt, llama
+from pytest_trainsafe.reference_models import deepseek, gpt, llama, moe
 from pytest_trainsafe.reference_models.captured import captured
 from pytest_trainsafe.reference_models.graph_mutations import (
     KINDS,
@@ -40,6 +40,8 @@ POINTS = [
     (gpt.train, {"pp": 2}, {"layers": 2}),
     (llama.train, {"cp": 2}, {"cp_method": "ring"}),
     (deepseek.train, {"tp": 2, "sp": True}, {**NARROW, "microbatches": 1}),
+    (moe.train, {"dp": 4, "ep": 2}, {"microbatches": 4}),
+    (gpt.train, {"tp": 2}, {"microbatches": 1, "clip": 1e-3, "conditions": ([True], [])}),
 ]
 
 

@@ -26,7 +26,8 @@ from pytest_trainsafe.judges.refine.search.content import content
 from pytest_trainsafe.judges.refine.search.find import Finder
 from pytest_trainsafe.judges.refine.search.frontier import frontier, tensors_of
 from pytest_trainsafe.judges.refine.search.index import Index
-from pytest_trainsafe.judges.refine.search.nearest import Nearest, nearest
+from pytest_trainsafe.judges.refine.search.nearest import Nearest, makers, nearest
+from pytest_trainsafe.judges.refine.search.rescaled import rescaled
 from pytest_trainsafe.judges.refine.sizes.shrink import Small, affordable, shrunk
 
 #: The largest probability that any relation of a certificate is false.
@@ -150,7 +151,7 @@ def _found(problem: Problem, data_seed: int, first_seed: int) -> Proof | Refutat
         )
         for name, candidates in found.items()
     }  # fmt: skip
-    return _judged(problem, relations, doubles, [first, *others], index, seeds, size)
+    return _judged(problem, relations, doubles, [first, *others], finder, seeds, size)
 
 
 def holds(
@@ -171,7 +172,7 @@ def _judged(
     relations: Relations,
     doubles: Evaluated,
     runs: Sequence[Evaluated],
-    index: Index,
+    finder: Finder,
     seeds: tuple[int, ...],
     size: tuple[int, int, int],
 ) -> Proof | Refutation:
@@ -185,7 +186,7 @@ def _judged(
             outputs[expected.output] = met
     if wrong:
         _require_difference(wrong, problem, doubles)
-        return _refutation(problem, relations, runs[0], wrong, index)
+        return _refutation(problem, relations, runs[0], wrong, finder)
     missing = tuple(
         name
         for name, found in relations.items()
@@ -277,18 +278,27 @@ def _refutation(
     relations: Relations,
     run: Evaluated,
     wrong: Sequence[Expected],
-    index: Index,
+    finder: Finder,
 ) -> Refutation:
     graph, values = problem.sequential, run.sequential
     related = {name for name, found in relations.items() if found}
-    node = frontier(graph, values, related, [each.output for each in wrong])
+
+    def opposite(x: torch.Tensor) -> bool:
+        return bool(finder.relations("", run.numbers.negate(x)))
+
+    node = frontier(graph, values, related, [each.output for each in wrong], opposite)
+    own = relations.get(node.name, ())
+    near = [] if own else _near(problem, node, run, finder)
+    later = rescaled(graph, values, related, node) if near else node
+    last = [] if later is node else _near(problem, later, run, finder)
+    # The ranks that scale by the same constants keep the factor that is wrong at the first.
+    if last and last[0].factor not in {each.factor for each in near}:
+        node, near = later, last
     inputs = {
         name: relations[name][0]
         for name in tensors_of(graph, values, node.name)
         if relations.get(name)
     }
-    own = relations.get(node.name, ())
-    x = values[node.name]
     return Refutation(
         problem,
         node,
@@ -296,9 +306,16 @@ def _refutation(
         tuple(each.output for each in wrong),
         next((each for each in wrong if each.output == node.name), None),
         own[0] if own else None,
-        nearest(x, index, run.numbers) if not own and isinstance(x, torch.Tensor) else None,
+        near[0] if near else None,
         _unreduced(problem, _maker(graph, node), relations, list(inputs)),
     )
+
+
+def _near(problem: Problem, node: Node, run: Evaluated, finder: Finder) -> list[Nearest]:
+    """The multiples that a tensor is; first those that the ranks make by the same operator."""
+    x = run.sequential[node.name]
+    found = nearest(x, finder.index, run.numbers) if isinstance(x, torch.Tensor) else []
+    return sorted(found, key=lambda each: node.short not in makers(each, problem.ranks))
 
 
 def _unreduced(

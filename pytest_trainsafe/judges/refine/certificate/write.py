@@ -15,7 +15,7 @@ from pytest_trainsafe.judges.refine.certificate.content import (
 from pytest_trainsafe.judges.refine.evaluate.constants import unstated
 from pytest_trainsafe.judges.refine.evaluate.draw import bounds
 from pytest_trainsafe.judges.refine.evaluate.kernels import ASSUMED, semantics
-from pytest_trainsafe.judges.refine.graphs.graph import Graph
+from pytest_trainsafe.judges.refine.graphs.graph import CONDITION, Graph
 from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.problem.valuations import Symbols
 from pytest_trainsafe.judges.refine.prove import Proof
@@ -116,6 +116,15 @@ def _assumed(proof: Proof) -> Iterable[str]:
         }
         if names:
             yield f"{', '.join(sorted(names))} of {graph}, which the text does not hold, are 0"
+        asked = {
+            node.inputs[0]
+            for each in (problem.sequential, *problem.ranks)
+            if each.name == graph
+            for node in each.nodes
+            if node.operator == CONDITION
+        }
+        if asked:
+            yield f"the conditions {', '.join(sorted(asked))} of {graph} are as they were captured"
     if problem.partial:
         yield "nothing is said of what depends on inputs without a relation"
     for name in problem.given:

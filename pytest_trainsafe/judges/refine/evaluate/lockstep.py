@@ -22,7 +22,7 @@ from pytest_trainsafe.judges.refine.evaluate.collectives import (
     peer,
     waits,
 )
-from pytest_trainsafe.judges.refine.evaluate.operators import FSDP, compute
+from pytest_trainsafe.judges.refine.evaluate.operators import FSDP, argument_of, compute
 from pytest_trainsafe.judges.refine.graphs.graph import INPUT, Graph, Node, Ref
 from pytest_trainsafe.judges.refine.mesh import RankMesh
 
@@ -216,10 +216,7 @@ def _meeting(rank: int, graph: Graph, node: Node, mesh: RankMesh, current: Tenso
             f"{graph.at(node)}: {node} states a group of {stated} ranks, but the group "
             f"{shown(name)} of rank {rank} has the {len(group)} ranks {list(group)}"
         )
-    args = tuple(
-        current[each.name] if isinstance(each, Ref) else each
-        for each in node.args
-    )  # fmt: skip
+    args = tuple(argument_of(each, current) for each in node.args)
     if not args or not isinstance(args[0], torch.Tensor):
         raise GraphError(f"{graph.at(node)}: {node} communicates no tensor")
     return Meeting(rank, graph, node, args, group, name)

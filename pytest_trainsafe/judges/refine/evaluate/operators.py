@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
@@ -15,7 +15,18 @@ from pytest_trainsafe.arithmetic.variants import find
 from pytest_trainsafe.compat.operators import OpOverload, is_composite, tree_leaves, tree_map
 from pytest_trainsafe.core.untrusted import shown
 from pytest_trainsafe.judges.refine.errors import CannotSayError, GraphError
-from pytest_trainsafe.judges.refine.graphs.graph import GETITEM, Argument, Graph, Node, Ref, Word
+from pytest_trainsafe.judges.refine.graphs.graph import (
+    CONDITION,
+    GETITEM,
+    SYMBOL,
+    SYMBOLIC,
+    Argument,
+    Graph,
+    Node,
+    Ref,
+    Word,
+)
+from pytest_trainsafe.judges.refine.graphs.symbols import evaluate
 
 Values = Mapping[str, Any]
 
@@ -36,6 +47,11 @@ _WHOLE = frozenset(
 #: Operators that torch defines; those of FSDP copy into tensors that they are given.
 FSDP = "fsdp."
 _SPACES = ("aten.", FSDP)
+#: How many elements operators give for which the values of a tensor say it.
+_COUNTED: Mapping[str, Callable[[torch.Tensor], int]] = {
+    "aten.repeat_interleave": lambda counts: int(counts.sum()),
+    "aten.bincount": lambda values: int(values.max()) + 1,
+}
 _FUNCTIONALIZED = ("higher_order.auto_functionalized", "higher_order.auto_functionalized_v2")
 #: Keywords that say where a tensor lies, which no number depends on.
 _PLACES = ("device", "layout", "pin_memory")
@@ -49,13 +65,18 @@ def compute(graph: Graph, node: Node, values: Values, mode: ExactMode) -> Any:
     """
     if node.operator == GETITEM:
         return _item(graph, node, values)
+    if node.operator == CONDITION:
+        return _require(graph, node, values)
+    if node.dtype == SYMBOLIC:
+        return _size(graph, node, values)
     _bounded(graph, node)
     run, active = _runner(graph, node, mode)
-    args = tuple(_argument(each, values) for each in node.args)
+    args = tuple(argument_of(each, values) for each in node.args)
     kwargs = {
-        key: _argument(each, values) for key, each in node.kwargs.items() if key not in _PLACES
+        key: argument_of(each, values) for key, each in node.kwargs.items() if key not in _PLACES
     }
     try:
+        _counted(graph, node, args)
         if node.shape is None and node.name not in graph.items:
             _meta_bounded(graph, node, args, kwargs)
         with active:
@@ -71,6 +92,38 @@ def compute(graph: Graph, node: Node, values: Values, mode: ExactMode) -> Any:
         ) from None
     _check_shape(graph, node, result)
     return result
+
+
+def _require(graph: Graph, node: Node, values: Values) -> None:
+    """Raises CannotSayError if a condition has another outcome than in the capture."""
+    (name,) = node.inputs
+    if bool(values[name]) != node.args[1]:
+        raise CannotSayError(
+            f"{graph.at(node)}: the capture takes the condition {graph.by_name[name]} to be "
+            f"{node.args[1]}, which it is not for the inputs that were drawn; capture the other "
+            "case, or take constants that decide it"
+        )
+
+
+def _size(graph: Graph, node: Node, values: Values) -> int:
+    """A size that the program reads from a tensor, or computes from such sizes."""
+    if node.operator == SYMBOL and isinstance(node.args[0], str):
+        sizes = {name: each for name in node.inputs if isinstance(each := values[name], int)}
+        return evaluate(node.args[0], sizes)
+    found = values.get(node.inputs[0]) if node.inputs else None
+    if isinstance(found, torch.Tensor):
+        if node.short == "aten._local_scalar_dense" and not found.is_floating_point():
+            return int(found)
+        dim = node.args[1] if len(node.args) > 1 else 0
+        if (
+            node.short == "aten.sym_size"
+            and isinstance(dim, int)
+            and -found.ndim <= dim < found.ndim
+        ):
+            return found.shape[dim]
+        if node.short == "aten.sym_numel":
+            return found.numel()
+    raise CannotSayError(f"{graph.at(node)}: the size {node} has no semantics", node.short)
 
 
 def _item(graph: Graph, node: Node, values: Values) -> Any:
@@ -162,11 +215,11 @@ def _noted(result: Any, mode: ExactMode) -> Any:
     return result
 
 
-def _argument(argument: Argument, values: Values) -> Any:
+def argument_of(argument: Argument, values: Values) -> Any:
     if isinstance(argument, Ref):
         return values[argument.name]
     if isinstance(argument, tuple):
-        return [_argument(each, values) for each in argument]
+        return [argument_of(each, values) for each in argument]
     if isinstance(argument, Word):
         name = argument.text.removeprefix("torch.")
         return argument if "." in name or name == "device" else getattr(torch, name, argument)
@@ -180,6 +233,20 @@ def _bounded(graph: Graph, node: Node) -> None:
                 f"{graph.at(node)}: {node} has the shape {list(shape)}, which is too large to be "
                 f"evaluated; the limit is {MAX_ELEMENTS} elements"
             )
+
+
+def _counted(graph: Graph, node: Node, args: Sequence[Any]) -> None:
+    """Refuses a node whose result would be too large because of its argument's values."""
+    count = _COUNTED.get(node.short)
+    tensors = [each for each in args[:2] if isinstance(each, torch.Tensor) and each.numel()]
+    if count is None or not tensors or tensors[-1].is_floating_point():
+        return
+    elements = count(tensors[-1].double())
+    if elements > MAX_ELEMENTS:
+        raise CannotSayError(
+            f"{graph.at(node)}: {node} would have {elements} elements, which is too large; the "
+            f"limit is {MAX_ELEMENTS}"
+        )
 
 
 def _meta_bounded(graph: Graph, node: Node, args: Any, kwargs: dict[str, Any]) -> None:

@@ -13,6 +13,8 @@ from pytest_trainsafe.judges.refine.errors import GraphError
 
 #: Operators that are not torch's.
 INPUT, CONSTANT, GETITEM, SYMBOL = "input", "constant", "getitem", "symbol"
+#: States that a mask has one element, and which: its arguments are both.
+CONDITION = "condition"
 #: The dtype of a node that is a size, not a tensor.
 SYMBOLIC = "Sym"
 

@@ -6,7 +6,7 @@ import operator
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,17 @@ import torch
 
 from pytest_trainsafe.compat.dispatch_modes import without_modes
 from pytest_trainsafe.compat.distributed.process_groups import group_named
+from pytest_trainsafe.compat.distributed.uneven_exchange import uneven_exchanges
 from pytest_trainsafe.compat.fake_group import fake_group
 from pytest_trainsafe.compat.operators import OpOverload, schema_of
 from pytest_trainsafe.core.usage import shown as described
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.judges.refine.errors import GraphError
 from pytest_trainsafe.judges.refine.graphs.calls import SPACE, Calls, named
+from pytest_trainsafe.judges.refine.graphs.conditions import STATED, Conditions
 from pytest_trainsafe.judges.refine.graphs.fx_values import Stated
 from pytest_trainsafe.judges.refine.graphs.graph import (
+    CONDITION,
     CONSTANT,
     GETITEM,
     INPUT,
@@ -35,6 +38,7 @@ from pytest_trainsafe.judges.refine.graphs.graph import (
     Word,
     leaves,
 )
+from pytest_trainsafe.judges.refine.graphs.symbols import STATEMENTS
 from pytest_trainsafe.judges.refine.graphs.unused import without_unused
 from pytest_trainsafe.judges.refine.mesh import RANKS
 
@@ -171,6 +175,7 @@ def capture(
     rank: int = 0,
     ranks: int = 1,
     name: str = "",
+    conditions: Sequence[bool] = (),
 ) -> Graph:
     """The graph of what `program(*arguments)` executes as one rank of many, in this process.
 
@@ -179,6 +184,9 @@ def capture(
     process groups; nothing is sent.  A mapping is passed as a dict, and its keys name the graph's
     inputs; if the program returns a mapping, its keys name the graph's results, and `log_tensor`
     names tensors in between.
+    `conditions` has the outcomes of conditions on tensors, such as `if norm > clip`, in the order
+    in which the program asks for them; the graph states them, and a proof is for inputs that have
+    these outcomes.
     No process group may be initialized.  Raises GraphError, with the program's line, for what no
     graph holds, such as a condition on the value of a tensor.
     """
@@ -196,9 +204,11 @@ def capture(
             values[number] = each.detach().clone().requires_grad_(each.requires_grad)
 
     logged: list[str] = []
+    asked = Conditions(conditions)
+    answering = asked if conditions else nullcontext()  # It costs time with each call of torch.
 
     def run(*given: torch.Tensor) -> Any:
-        with _logging() as found:
+        with _logging() as found, uneven_exchanges(), answering:
             result = (
                 program(*given) if names is None else program(dict(zip(names, given, strict=True)))
             )
@@ -216,7 +226,8 @@ def capture(
             if type(error).__name__ not in _UNCAPTURED and not _READ.search(str(error)):
                 raise
             raise _uncaptured(name, error) from error
-        graph = _with_groups(graph_of_module(module, name))
+        asked.check()
+        graph = _with_groups(_measured(graph_of_module(module, name)))
     return _with_names(_with_logged(without_unused(graph), logged), names, keys)
 
 
@@ -238,8 +249,14 @@ def _uncaptured(name: str, error: Exception) -> GraphError:
     return GraphError(
         f"{name} cannot be captured: at {at}, `{own[-1].line if own else ''}` needs the value of "
         f"a tensor, which a graph does not have ({str(error).splitlines()[0]}); take the condition "
-        "out of the step, or capture each case alone"
+        "out of the step, or capture each case alone, with `conditions`"
     )
+
+
+def _measured(graph: Graph) -> Graph:
+    """The graph whose sizes are computed where the program reads them from tensors."""
+    nodes = (replace(each, sizes=None) for each in graph.nodes if each.short not in STATEMENTS)
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _with_groups(graph: Graph) -> Graph:
@@ -300,11 +317,14 @@ def _node(module: torch.fx.GraphModule, node: torch.fx.Node, name: str, number: 
         return made(GETITEM, tuple(_argument(each) for each in node.args))
     if node.op == "call_function" and dtype == SYMBOLIC and node.target in _ARITHMETIC:
         sides = [str(each) for each in node.args]
-        return made(SYMBOL, (f" {_ARITHMETIC[node.target]} ".join(sides),))
+        taken = (_argument(each) for each in node.args if isinstance(each, torch.fx.Node))
+        return made(SYMBOL, (f" {_ARITHMETIC[node.target]} ".join(sides), *taken))
     if node.op == "call_function" and isinstance(node.target, OpOverload):
         schema = schema_of(node.target)
         target = f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"
         args = tuple(_argument(each) for each in node.args)
+        if target == "aten._assert_async.msg" and args[1] in STATED.values():
+            return made(CONDITION, (args[0], args[1] == STATED[True]))
         return made(target, args, **{key: _argument(each) for key, each in node.kwargs.items()})
     raise GraphError(
         f"{name}: {node.name} calls {described(node.target)}, which is no operator of torch.ops; "

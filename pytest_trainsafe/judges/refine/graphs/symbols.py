@@ -40,7 +40,7 @@ _CALLS: dict[str, Callable[..., int]] = {
     "Eq": operator.eq, "Ne": operator.ne,
 }  # fmt: skip
 #: Operators that state something of sizes and give nothing.
-_STATEMENTS = ("aten._assert_scalar", "aten.sym_constrain_range_for_size",
+STATEMENTS = ("aten._assert_scalar", "aten.sym_constrain_range_for_size",
                "aten.sym_constrain_range", "aten._assert_async")  # fmt: skip
 
 
@@ -115,16 +115,17 @@ def with_numbers(graph: Graph, values: Mapping[str, int]) -> Graph:
     """The graph with numbers in the place of symbols.
 
     Sizes that a program computes become numbers, and are checked against what the graph states of
-    them; those that it reads from a tensor are taken as stated.
+    them; those that it reads from a tensor are taken as stated.  Those of which nothing is stated,
+    as in captures, are computed when the graph is evaluated.
     Raises GraphError where they contradict each other, or where a size is negative.
     """
     known: dict[str, int] = {}
     nodes: list[Node] = []
     shapes: dict[str, tuple[int, ...] | None] = {}
     for node in graph.nodes:
-        if node.short in _STATEMENTS:
+        if node.short in STATEMENTS:
             continue
-        if node.dtype == SYMBOLIC:
+        if node.dtype == SYMBOLIC and node.sizes is not None:
             known[node.name] = _scalar(graph, node, values, known, shapes)
             continue
         shape = node.shape
@@ -186,5 +187,8 @@ def read_from_tensors(graph: Graph) -> list[str]:
     return [
         node.name
         for node in graph.nodes
-        if node.dtype == SYMBOLIC and node.short not in computed and any(leaves(node.args))
+        if node.dtype == SYMBOLIC
+        and node.sizes is not None
+        and node.short not in computed
+        and any(leaves(node.args))
     ]

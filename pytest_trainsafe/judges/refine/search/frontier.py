@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeGuard
 
 import torch
@@ -19,7 +19,11 @@ from pytest_trainsafe.judges.refine.search.content import content
 
 
 def frontier(
-    graph: Graph, values: Mapping[str, object], related: Collection[str], wrong: Iterable[str]
+    graph: Graph,
+    values: Mapping[str, object],
+    related: Collection[str],
+    wrong: Iterable[str],
+    opposite: Callable[[torch.Tensor], bool] = lambda _: False,
 ) -> Node:
     """The first operator, in order of execution, that makes one of the tensors `wrong` wrong.
 
@@ -29,22 +33,28 @@ def frontier(
     gradients ends at each of them, if the ranks compute it in another order, and tells nothing.
     A tensor of which the ranks have no counterpart, but from which one with a relation is made,
     is not at fault: so the logarithm of a softmax, if a gradient that is made of it is right.
+    If `opposite` says that the ranks have its negative, they have a counterpart, which is wrong:
+    a norm of gradients and their second moments are right with another sign too.
     """
     order = {node.name: number for number, node in enumerate(graph.nodes)}
-    sound = {*related, *_confirmed(graph, values, related)}
+    sound = {*related, *_confirmed(graph, values, related, opposite)}
     found = [_ends(graph, values, related, sound, each) for each in wrong]
     _, first = min((len(ends), min(order[name] for name in ends)) for ends in found)
     return graph.nodes[first]
 
 
 def _confirmed(
-    graph: Graph, values: Mapping[str, object], related: Collection[str]
+    graph: Graph,
+    values: Mapping[str, object],
+    related: Collection[str],
+    opposite: Callable[[torch.Tensor], bool],
 ) -> Iterator[str]:
     """The tensors without a relation of which, through such tensors alone, one with one is made.
 
     Items of a tuple tell only together: the gradient of a bias is right whatever the mean is.
     """
     confirmed: set[str] = set()
+    negated: set[str] = set()
     items: dict[str, set[str]] = {}
     for node in graph.nodes:
         if node.operator == GETITEM and isinstance(values.get(node.name), torch.Tensor):
@@ -53,8 +63,10 @@ def _confirmed(
         told = {each for each in items.get(node.name, {node.name}) if _varies(values.get(each))}
         telling = all(each in related or each in confirmed for each in told)
         if told and telling and node.operator != GETITEM:
-            taken = tensors_of(graph, values, node.name)
-            confirmed |= {*taken, *items.get(node.name, ())}.difference(related)
+            taken = {*tensors_of(graph, values, node.name), *items.get(node.name, ())}
+            new = taken.difference(related, confirmed, negated)
+            negated |= {each for each in new if _varies(x := values[each]) and opposite(x)}
+            confirmed |= new - negated
     right = {content(each.double()) for name in confirmed if _varies(each := values[name])}
     for name, each in values.items():  # Copies of what is right, as a backward keeps them.
         if name in confirmed or (_varies(each) and content(each.double()) in right):

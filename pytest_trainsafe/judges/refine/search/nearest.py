@@ -7,13 +7,14 @@ says what is wrong.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
 
 from pytest_trainsafe.arithmetic import Numbers, field, rational
+from pytest_trainsafe.judges.refine.graphs.graph import Graph
 from pytest_trainsafe.judges.refine.relations.relation import Relation, Step
 from pytest_trainsafe.judges.refine.search.content import multiple
 from pytest_trainsafe.judges.refine.search.cuts import cuts
@@ -21,6 +22,7 @@ from pytest_trainsafe.judges.refine.search.index import Index
 
 #: The most pairs of tensors whose sum is tried.
 _PAIRS = 2000
+_COLLECTIVES = "_c10d_functional."
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,23 @@ class Nearest:
         return f"{self.factor} times the {self.relation}".replace("the replica of ", "")
 
 
-def nearest(x: torch.Tensor, index: Index, numbers: Numbers) -> Nearest | None:
-    """The multiple that a sequential tensor is, or None; x has no clean relation."""
-    for found in itertools.chain(_whole(x, index), _cut(x, index), _pairs(x, index, numbers)):
-        return found
-    return None
+def nearest(x: torch.Tensor, index: Index, numbers: Numbers) -> list[Nearest]:
+    """The multiples that a sequential tensor is, the preferred first; x has no clean relation."""
+    found = [*_whole(x, index), *_cut(x, index)]
+    return found or list(itertools.islice(_pairs(x, index, numbers), 1))
+
+
+def makers(found: Nearest, ranks: Sequence[Graph]) -> set[str]:
+    """The operators by which the ranks make a relation's tensors; a collective only sends them."""
+    operators = set()
+    for graph in ranks:
+        for name in found.relation.names:
+            node = graph.by_name.get(name)
+            while node is not None and node.operator.startswith(_COLLECTIVES) and node.inputs:
+                node = graph.by_name[node.inputs[0]]
+            if node is not None:
+                operators.add(node.short)
+    return operators
 
 
 def _factors(x: torch.Tensor, index: Index) -> dict[int, dict[tuple[int, ...], Fraction]]:

@@ -131,6 +131,17 @@ def test_tensors_too_large_for_memory_are_refused(line):
         run([f"y = {line}", "return (y,)"])
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["aten.repeat_interleave.Tensor(c)", "aten.repeat_interleave.self_Tensor(x, c)",
+     "aten.bincount.default(c)"],
+)  # fmt: skip
+def test_tensors_too_large_because_of_the_values_of_another_are_refused(line):
+    counts = "c = torch.ops.aten.full.default([4], 4398046511104, dtype = torch.int64)"
+    with pytest.raises(CannotSayError, match="too large"):
+        run([counts, f"y = torch.ops.{line}", "return (y,)"])
+
+
 def test_shapes_that_contradict_the_graph_are_named():
     wrong = RANK.replace('mm: "f32[4, 4]"', 'mm: "f32[4, 5]"')
     with pytest.raises(GraphError, match=r"stated to have the shape \[4, 5\]"):

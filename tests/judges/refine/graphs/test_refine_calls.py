@@ -137,18 +137,6 @@ def test_a_condition_on_a_tensor_is_refused_with_its_line():
     assert 'if given["x"].sum() > 1' in str(raised.value)
 
 
-def test_sizes_of_messages_that_are_read_from_a_tensor_are_refused_with_their_line():
-    def scattered(given):
-        rows = given["rows"].tolist()
-        came = torch.empty_like(given["x"])
-        dist.all_to_all_single(came, given["x"], rows, rows)
-        return {"y": came}
-
-    with pytest.raises(GraphError, match="needs the value of a tensor") as raised:
-        capture(scattered, {"x": torch.ones(4, 2), "rows": torch.tensor([2, 2])}, ranks=2)
-    assert "test_refine_calls.py" in str(raised.value)
-
-
 def test_two_tensors_with_one_name_are_refused():
     with pytest.raises(ArgumentError, match="several tensors that are called 'x'"):
         capture(lambda given: {"x": given["x"] + 1}, {"x": torch.ones(2)})

@@ -85,3 +85,24 @@ def test_an_average_is_named_where_it_is_taken_and_not_one_operator_later(kind, 
     )
     found = prove(given)
     assert (found.node.name if isinstance(found, Refutation) else "") == named
+
+
+SQUARED = """
+    def forward(self, x: "f32[4]", y: "f32[4]"):
+        sub: "f32[4]" = torch.ops.aten.sub.Tensor({difference})
+        mul: "f32[4]" = torch.ops.aten.mul.Tensor(sub, sub)
+        exp: "f32[4]" = torch.ops.aten.exp.default(sub)
+        return (mul, exp)
+"""
+
+
+def test_a_square_does_not_confirm_a_tensor_of_which_the_ranks_have_the_negative():
+    given = stated_problem(
+        parse_fx(SQUARED.format(difference="x, y")),
+        [parse_fx(SQUARED.format(difference="y, x"))] * 2,
+        {"inputs": {"x, y": "replica"}, "mesh": {"tp": 2}},
+    )
+    found = prove(given)
+    assert isinstance(found, Refutation)
+    assert found.wrong == ("exp",)
+    assert found.node.name == "sub"

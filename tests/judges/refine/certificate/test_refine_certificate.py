@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -40,6 +41,14 @@ def test_a_certificate_holds_for_fresh_values(certificate, tmp_path):
     assert certificate.operators["aten.gelu"].endswith("activations")
     assert certificate.integers["ids"].below == 24
     assert certificate.error < 1e-9
+
+
+def test_a_certificate_that_another_machine_made_holds():
+    kept = Path(__file__).with_name("kept") / "mlp.json"  # as `certificate_of` saved it once
+    certificate = read_certificate(kept)
+    count = sum(map(len, certificate.relations.values()))
+    assert count > 0
+    assert check(certificate, SEQUENTIAL_GRAPH, RANKS) == count
 
 
 def edited(certificate: Certificate, chance: random.Random) -> tuple[str, Certificate]:

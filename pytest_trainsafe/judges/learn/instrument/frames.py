@@ -39,6 +39,10 @@ class Thread(threading.local):
         self.busy = False
         self.number: int | None = None
 
+    def innermost(self) -> Call | None:
+        """The innermost recorded call; None if there is none."""
+        return next((each.call for each in reversed(self.frames) if each.call is not None), None)
+
 
 def outside_of_modules(frames: Sequence[Frame]) -> bool:
     return not any(isinstance(frame.thing, nn.Module) for frame in frames)

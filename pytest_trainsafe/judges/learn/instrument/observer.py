@@ -273,7 +273,7 @@ class Observer:
             with self._lock:
                 thread.number, self._threads = self._threads, self._threads + 1
         meta = self.meta.now(frame.phase, frame.training)
-        call = Call(frame.api, meta, self._innermost(thread), thread.number)
+        call = Call(frame.api, meta, thread.innermost(), thread.number)
         values, reads = call.values, self._contents.of(frame.api)
         if target.is_method and args:
             holds = target.method in _HOLDS and isinstance(frame.thing, Optimizer)
@@ -340,7 +340,7 @@ class Observer:
         def tell(slot: Slot, before: Value | None) -> None:
             nonlocal known
             if known is None:  # most comparisons find no change
-                known = self._innermost(thread), self._meta_now()
+                known = thread.innermost(), self._meta_now()
             by, meta = known
             names = slot.object, slot.type, slot.attribute
             self._tell(self._changed, Change(*names, slot.value, meta, before, by))
@@ -355,7 +355,7 @@ class Observer:
     def _slip(self, name: str, detail: str) -> None:
         """Report a slip, as a change that the innermost recorded call made."""
         if self.steps.recording:
-            text, by = cut(slip_text(name, detail)), self._innermost(self._thread)
+            text, by = cut(slip_text(name, detail)), self._thread.innermost()
             if text not in self.places:
                 self.places[text] = project_line()
             self._tell(self._changed, slip_change(text, self._meta_now(), by))
@@ -434,13 +434,6 @@ class Observer:
         if kind == "checkpoint":  # it runs its function without gradients
             return "forward" if torch.is_grad_enabled() else around
         return around
-
-    def _innermost(self, thread: Thread) -> Call | None:
-        """The innermost recorded call of a thread; None if there is none."""
-        for frame in reversed(thread.frames):
-            if frame.call is not None:
-                return frame.call
-        return None
 
     def operator(self, api: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call an operator of torch, which no wrapper calls, and record it under the name `api`."""

@@ -61,7 +61,10 @@ def collectives(candidate: Trace) -> Table | None:
         return None
     listed = [*names][:MOST_LINES]
     left = len(names) - len(listed)
-    note = "in all steps; how often: on the rank that calls it most"
+    note = (
+        "in all steps together; how often: on the rank that calls it most; of: the parameter whose "
+        "gradient it is, where that is known"
+    )
     return Table(
         title="Collectives of the steps",
         columns=("line", "call", "over", "during", "of", "called at", "how often"),

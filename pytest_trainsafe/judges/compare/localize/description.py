@@ -332,7 +332,9 @@ class _Description:
             belongs += summed_for_others(self.rung.candidate, self.comparison, reduced, names)
         if explained(self.comparison):
             what = what.replace(UNWAITED, "")  # the pattern says what is wrong
-        sharp = sharper(self.rung.candidate, self.modules, group, self.comparison)
+        sharp = sharper(
+            self.rung.candidate, self.modules, group, self.comparison, self.compared.outputs
+        )
         led = self.leading_to(group, source)
         if led and led.rpartition(" at ")[2] in sharp:
             led = ""  # the same line

@@ -236,6 +236,11 @@ class Compared:
             return "every module"
         return f"the {len(owed) - len(lacking)} of {len(owed)} modules that were compared"
 
+    @cached_property
+    def outputs(self) -> frozenset[str]:
+        """The modules of which an output was compared."""
+        return frozenset(self._having("activation", self._both))
+
     def caller(self, module: str) -> str | None:
         """The caller of a module in the reference; None if that is the program itself."""
         return callers_of(self.rung.reference).get(module)

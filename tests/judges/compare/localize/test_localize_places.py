@@ -87,7 +87,7 @@ def test_an_asynchronous_reduction_points_to_the_assertion_that_finds_missing_wa
         _, plain = place(wrong, waits)
         assert what == (
             f"{plain}; the call is asynchronous (async_op=True), so its result must not be used "
-            "before a wait: assert_schedule_independent names a missing wait"
+            "before a wait: the assertion assert_schedule_independent finds a missing wait"
         )
 
 

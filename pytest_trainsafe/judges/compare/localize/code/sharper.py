@@ -5,7 +5,7 @@ Called by `judges.compare.localize.description`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding
@@ -28,8 +28,12 @@ def sharper(
     modules: Mapping[str, ModuleEvent],
     group: Sequence[Fault],
     comparison: Comparison,
+    outputs: Collection[str],
 ) -> str:
-    """Clauses beside the code of a group of faults; "" if no recorded fact points elsewhere."""
+    """Clauses beside the code of a group of faults; "" if no recorded fact points elsewhere.
+
+    `outputs` are the modules whose outputs were compared.
+    """
     fault = group[0]
     if fault.condition or fault.uncalled or fault.handed is not None:
         return ""
@@ -37,7 +41,7 @@ def sharper(
         return _odd_call(candidate) if fault.phase in ("backward", "loss") else ""
     match fault.phase:
         case "forward":
-            return _alike(candidate, modules, group, comparison)
+            return _alike(candidate, modules, group, comparison, outputs)
         case "backward":
             return _unused(candidate, fault.target, comparison)
     return ""
@@ -78,6 +82,7 @@ def _alike(
     modules: Mapping[str, ModuleEvent],
     group: Sequence[Fault],
     comparison: Comparison,
+    outputs: Collection[str],
 ) -> str:
     """A clause that clears a class: its other modules agree, so what these are given is suspect.
 
@@ -90,11 +95,10 @@ def _alike(
     for finding in comparison.findings:
         if finding.verdict == "fail" and finding.where is not None:
             wrong.add(finding.where.module)
-    measured = {id.module for id in comparison.measured or {} if id.kind == "activation"}
     others = [
         name
         for name, each in modules.items()
-        if each.source and each.source == own.source and name not in wrong and name in measured
+        if each.source and each.source == own.source and name not in wrong and name in outputs
     ]
     if not others:
         return ""

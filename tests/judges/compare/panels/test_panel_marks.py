@@ -1,0 +1,56 @@
+"""Beside the line that a place names, the lines that take part in the fault are marked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_trainsafe.judges.compare.panels.marks import with_marks
+from pytest_trainsafe.report.source import code_at
+
+PROGRAM = """\
+def start(bucket, axes):
+    divisor = axes.dp.size
+    unused = axes.tp.size
+    bucket.mul_(1 / divisor)
+    if axes.zero:
+        scatter(bucket)
+        all_reduce(bucket)
+    number = 1
+    layer = Block(
+        number,
+        blocks=(),
+    )
+    work.wait()
+"""
+
+
+def marked(folder: Path, line: int, *others: int, **facts: bool) -> list[str]:
+    path = folder / "program.py"
+    path.write_text(PROGRAM)
+    code = code_at(f"{path}:{line}", "Source")
+    assert code is not None
+    given = {"scales": False, "reduces": False, "set_up": False, **facts}
+    made = with_marks(code, f"{path}:{line}", [f"{path}:{each}" for each in others], **given)
+    return [made.lines[each - made.first].strip() for each in made.also]
+
+
+@pytest.mark.parametrize(
+    ("line", "facts", "expected"),
+    [
+        (7, {"scales": True}, ["divisor = axes.dp.size", "bucket.mul_(1 / divisor)"]),
+        (7, {"reduces": True}, ["if axes.zero:"]),
+        (9, {"set_up": True}, ["number = 1", "number,", "blocks=(),", ")"]),
+        (1, {}, ["all_reduce(bucket)", "work.wait()"]),
+        (7, {}, []),
+    ],
+)
+def test_a_fact_marks_the_lines_that_it_is_about(
+    tmp_path: Path, line: int, facts: dict[str, bool], expected: list[str]
+) -> None:
+    assert marked(tmp_path, line, **facts) == expected
+
+
+def test_another_place_among_the_lines_is_marked(tmp_path: Path) -> None:
+    assert marked(tmp_path, 4, 6) == ["scatter(bucket)"]

@@ -194,7 +194,7 @@ def test_constant_rows_neither_hide_nor_imitate_a_permutation() -> None:
     moved = wrong_tensor(reference, lambda r, at: r[torch.tensor([1, 0, *range(2, 24)])])
     found = explain(moved)
     assert found is not None
-    assert found.text.startswith("2 of 24 rows of dimension 0 are in another order")
+    assert found.text.startswith("2 of the 24 indices along dimension 0 are in another order")
     constant = torch.ones(24, 16, dtype=torch.float64)
     assert explain(wrong_tensor(constant, lambda r, at: r + like("off", r))) is None
 

@@ -97,17 +97,22 @@ function patternOf(first) {
 const factsOf = (first) => (first.facts || []).map(([label, text]) =>
   [label, name(text, "said")]);
 
+const MOST_ALSO = 3;  // of the lines that take part, at the first place
+
 // The places to look at, one a line: those of the cards with their lines, and in their order.
 function lookAt(entry) {
   const {source, what} = entry.outcome.first;
   const cards = entry.sections.filter((section) => section.verdict !== "pass")
     .flatMap((section) => section.panels || []).filter((panel) => panel.type === "code");
   if (cards.length) {
-    return cards.map(({file, first, lines, marked, note}) => {
+    return cards.map(({file, first, lines, marked, note, also}, i) => {
       const place = `${file.replace(/:\d+$/, "")}:${marked}`;
       const line = (lines[marked - first] || "").trim();
       return h("div", {title: place}, path(place),
         line ? [" ", h("code", {class: "said-line"}, h("bdi", {}, line))] : null,
+        i ? null : (also || []).slice(0, MOST_ALSO).map((each) => [
+          h("span", {class: "quiet"}, ` with line ${each} `),
+          h("code", {class: "said-line"}, h("bdi", {}, (lines[each - first] || "").trim()))]),
         note ? [" ", h("span", {class: "quiet"}, name(note, "said"))] : null);
     });
   }

@@ -128,7 +128,7 @@ def unreduced(tmp_path_factory: pytest.TempPathFactory):
     ("made", "names", "said"),
     [
         (REDUCED, ["norm.weight.grad", "fc2.bias.grad"], "the gradients of 2 other parameters"),
-        (OTHERS, [""], "gradients of 128 elements"),
+        (OTHERS, [""], "gradients such as that of fc1.weight (128 elements)"),
         (REDUCED, [""], ""),  # a copy that may be of this gradient
         (BUCKET, [""], ""),
     ],
@@ -141,7 +141,7 @@ def test_a_sum_that_runs_for_other_parameters_is_said_to_miss_this_one(
 
     assert said in clause
     assert bool(clause) == bool(said)
-    assert ("not for this one" in clause) == bool(said)
+    assert ("not for that of fc1.bias" in clause) == bool(said)
     assert summed_for_others(noted.candidate, compare(noted), [NORM], ["fc1.bias"]) == ""
 
 

@@ -99,9 +99,9 @@ class UnheldLines:
             return ("", "") if not self.theirs else self._of(self.theirs, " in the reference")
         expected = {(line.at, line.operation, line.stepped) for line in self.theirs}
         odd = [x for x in self.ours if (x.at, x.operation, x.stepped) not in expected]
-        if self.theirs and not odd:
+        if self.theirs and not odd and self._buffers:
             return self._of(self.ours, "", ", as in the reference")
-        return self._of(odd if self.theirs else self.ours)
+        return self._of(odd if self.theirs and odd else self.ours)
 
     def _of(self, lines: Sequence[Changed], where: str = "", same: str = "") -> tuple[str, str]:
         line = min(lines, key=lambda each: each.operation in _COPIES)

@@ -69,7 +69,7 @@ def test_modules_on_no_stage_and_on_several_are_named(tmp_path: Path, reference:
     last = ("", "embedding", "embedding.words", "decoder", *of_layers(2, 2), "decoder.norm", "head")
     found = table(tmp_path, reference, FIRST, last)
 
-    assert found.rows[2] == ("on no stage", "", "decoder.layers.3")
+    assert found.rows[2] == ("no stage", "", "decoder.layers.3")
     assert found.states == ("", "", "wrong")
     assert "embedding.words" in str(found.rows[0][2])
     assert "embedding.words" in str(found.rows[1][2])

@@ -97,7 +97,7 @@ function patternOf(first) {
 const factsOf = (first) => (first.facts || []).map(([label, text]) =>
   [label, name(text, "said")]);
 
-const MOST_ALSO = 3;  // of the lines that take part, at the first place
+const MOST_ALSO = 3;  // of the lines that take part, at each place
 
 // The places to look at, one a line: those of the cards with their lines, and in their order.
 function lookAt(entry) {
@@ -105,12 +105,12 @@ function lookAt(entry) {
   const cards = entry.sections.filter((section) => section.verdict !== "pass")
     .flatMap((section) => section.panels || []).filter((panel) => panel.type === "code");
   if (cards.length) {
-    return cards.map(({file, first, lines, marked, note, also}, i) => {
+    return cards.map(({file, first, lines, marked, note, also}) => {
       const place = `${file.replace(/:\d+$/, "")}:${marked}`;
       const line = (lines[marked - first] || "").trim();
       return h("div", {title: place}, path(place),
         line ? [" ", h("code", {class: "said-line"}, h("bdi", {}, line))] : null,
-        i ? null : (also || []).slice(0, MOST_ALSO).map((each) => [
+        (also || []).slice(0, MOST_ALSO).map((each) => [
           h("span", {class: "quiet"}, ` with line ${each} `),
           h("code", {class: "said-line"}, h("bdi", {}, (lines[each - first] || "").trim()))]),
         note ? [" ", h("span", {class: "quiet"}, name(note, "said"))] : null);

@@ -83,7 +83,7 @@ def located(
     for fault in faults:
         key = fault.phase, description.group(fault), fault.between, fault.uncalled, fault.condition
         groups.setdefault(key, []).append(fault)
-    rows = []
+    rows: list[tuple[str, str]] = []
     agrees = description.agrees(faults[0])
     for number, group in enumerate(list(groups.values())[:MAX_GROUPS]):
         text = description.describe(group)

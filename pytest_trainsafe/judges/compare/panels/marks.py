@@ -43,6 +43,7 @@ def with_marks(
     function = _function_at(path, code.marked)
     if function is not None:
         if function.lineno == code.marked:
+            found = {line for line in found if line > code.marked}  # not its decorators
             found |= {*_lines(function, _exchanges)}
         if scales:
             found |= {*_divisors(function)}

@@ -27,6 +27,8 @@ function headOf(entry) {
 
 // What the words of the page mean.
 const WORDS = [
+  ["compare, exact, …", "the judge of a section: compare allows what rounding explains; exact " +
+    "computes with exact numbers, of which none may differ"],
   ["Point", "one choice of values for the axes, such as tp=2 cp=2; a test runs the program at it"],
   ["Run", "the program executed once: as the candidate at a Point, or as its reference"],
   ["cause A", "failures that look alike have one letter"],

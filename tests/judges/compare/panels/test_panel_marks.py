@@ -52,5 +52,14 @@ def test_a_fact_marks_the_lines_that_it_is_about(
     assert marked(tmp_path, line, **facts) == expected
 
 
+def test_a_decorator_is_no_place_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "decorated.py"
+    path.write_text("@staticmethod\ndef backward(ctx):\n    return 1\n")
+    code = code_at(f"{path}:2", "Source")
+    assert code is not None
+    made = with_marks(code, f"{path}:2", [f"{path}:1"], scales=False, reduces=False, set_up=False)
+    assert made.also == ()
+
+
 def test_another_place_among_the_lines_is_marked(tmp_path: Path) -> None:
     assert marked(tmp_path, 4, 6) == ["scatter(bucket)"]

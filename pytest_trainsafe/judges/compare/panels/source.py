@@ -26,6 +26,7 @@ MOST_CALLED = 3
 
 #: The titles of the most telling place, and of the functions that it calls.
 FIRST, CALLED = "Source: look here first", "Source: a function that is called on the way"
+CONSTRUCTOR = "Source: its constructor"
 
 #: Clauses that name a more telling place than the class at fault, by the phase.
 _TELLING = {
@@ -96,11 +97,11 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
         if len(made) == 1 or _CALLS.match(clause):
             called += _called(code, place, methods[0])
         if phase in _FORWARD and (located is None or place == located.source):
-            constructor = code_at(place, "Source: its constructor", clause, ("__init__",))
+            constructor = code_at(place, CONSTRUCTOR, clause, ("__init__",))
             if constructor is not None and _defined(constructor) and not _has(code, constructor):
                 made.append(constructor)
-    # At once after a statement, but after the constructor of a class.
-    at = 1 if made and "def " not in made[0].lines[made[0].marked - made[0].first] else len(made)
+    # At once after the first place, but after the constructor of a class.
+    at = 2 if [code.title for code in made[1:2]] == [CONSTRUCTOR] else 1
     made[at:at] = [each for each in called if not any(_has(shown, each) for shown in made)]
     placeless = [] if located is None else _placeless(located.what)
     more = [clause for clause in dict.fromkeys((*placeless, *unsaid)) if clause not in said]

@@ -77,7 +77,9 @@ const detailsOf = ({outcome}) =>
 const BESIDE = ["axis", "stage", "begins", "faulty", "settings"];
 
 // The finding; its place is left out where the lines to look at follow.
-const withoutPlace = ({line, first}) => (first.source ? line.replace(/, at \S+:\d+$/, "") : line);
+const withoutPlace = ({line, first}) => once(
+  first.source ? line.replace(/, at \S+:\d+$/, "") : line);
+const once = (line) => line.replace(/^(\w+) · \1(?=:)/, "$1");  // a tensor that has its kind's name
 
 // What the kind of a tensor means, by the tensor's name: "weight · param_grad · step 0".
 function meaningOf(where) {

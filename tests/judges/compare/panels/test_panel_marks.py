@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.judges.compare.panels.marks import with_marks
+from pytest_trainsafe.judges.compare.panels.source import source
 from pytest_trainsafe.report.source import code_at
 
 PROGRAM = """\
@@ -63,3 +65,24 @@ def test_a_decorator_is_no_place_of_its_own(tmp_path: Path) -> None:
 
 def test_another_place_among_the_lines_is_marked(tmp_path: Path) -> None:
     assert marked(tmp_path, 4, 6) == ["scatter(bucket)"]
+
+
+def test_what_a_forward_calls_stands_before_the_line_that_sets_up_its_module(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(
+        "class Up:\n    def forward(self, x):\n        return twice(x)\n\n\n"
+        "def twice(x):\n    return 2 * x\n" + "FILLER = 1\n" * 20 + "up = Up()\n"
+    )
+    what = f"module class Up; layers.0 is set up at {path}:28"
+    faults = (("forward", "layers.0"),)
+    shown = source(Located((), f"{path}:1", what, faults), [], explained=False)
+    assert [code.lines[code.marked - code.first].strip() for code in shown] == [
+        *("def forward(self, x):", "def twice(x):", "up = Up()")
+    ]
+    # If other modules of the class agree, the line that sets it up comes first.
+    agree = "layers.1 of the same class agrees, so look at what this one is set up with"
+    what = f"module class Up; {agree}, at {path}:28"
+    shown = source(Located((), f"{path}:1", what, faults), [], explained=False)
+    assert shown[0].lines[shown[0].marked - shown[0].first] == "up = Up()"

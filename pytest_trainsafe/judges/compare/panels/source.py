@@ -30,7 +30,7 @@ CONSTRUCTOR = "Source: its constructor"
 
 #: Clauses that name a more telling place than the class at fault, by the phase.
 _TELLING = {
-    "forward": re.compile(r"(?!the model )\S.* is called at |.*, so look at what th\S+ \S+ set up"),
+    "forward": re.compile(r"(?!the model )\S.* is called at |.*, so look at what .* set up"),
     "backward": re.compile(r"its backward runs |\S+ over .*, between calls over "),
     "unheld": re.compile(r"called at "),
 }

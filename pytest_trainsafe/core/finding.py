@@ -150,7 +150,8 @@ class Located:
     is no single place.  `faults` holds the phase and the module or parameter of each fault, in
     order of dataflow.  `axis` is the axis without which the first fault does not occur, "" if there
     is none or more than one, and `not_axes` has those without which it occurs too.  `summed` has
-    the axes over which the line `source` sums gradients, if it sums wrong ones alone.
+    the axes over which the line `source` sums gradients, if it sums wrong ones alone.  `needs` has
+    the axes that the fault needs together, if they are more than one.
     """
 
     rows: tuple[tuple[str, str], ...]
@@ -160,3 +161,4 @@ class Located:
     axis: str = ""
     not_axes: tuple[str, ...] = ()
     summed: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()

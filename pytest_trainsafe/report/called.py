@@ -13,13 +13,15 @@ _MOST, _MOST_CALLED = 400_000, 16
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def called_at(place: str, method: str = "forward") -> list[str]:
+def called_at(place: str, method: str = "forward") -> dict[str, str]:
     """The "file:line" of each function of the program that is called at a "file:line".
+
+    Each has the line that calls it.
 
     That is by the statement there or, if a function begins there, by this function; then by the
     functions that are found.  Hooks that the function around the statement registers come first.
     `method` is that of a class whose `apply` is called.  A name that a file imports is looked for
-    in the folders around the file.  [] for a place that cannot be read, or that begins a class.
+    in the folders around the file.  {} for a place that cannot be read, or that begins a class.
     """
     path, _, digits = place.rpartition(":")
     tree, line = _parsed(path), int(digits) if digits.isdecimal() else 0
@@ -27,19 +29,19 @@ def called_at(place: str, method: str = "forward") -> list[str]:
     around = [each for each in statements if each.lineno <= line <= (each.end_lineno or 0)]
     around.sort(key=lambda each: (each.lineno, each.col_offset))
     if not around or isinstance(around[-1], ast.ClassDef):
-        return []
+        return {}
     functions = [each for each in around if isinstance(each, _Function)]
-    found: dict[str, None] = {}
-    left = [(path, name) for name in (_hooks(functions[-1]) if functions else [])]
-    left += [(path, name) for name in _calls(around[-1])]
+    found: dict[str, str] = {}
+    left = [(path, *call) for call in (_hooks(functions[-1]) if functions else [])]
+    left += [(path, *call) for call in _calls(around[-1])]
     while left and len(found) < _MOST_CALLED:
-        file, name = left.pop(0)
-        file, function = _function_of(file, name, method)
+        caller, number, name = left.pop(0)
+        file, function = _function_of(caller, name, method)
         at = "" if function is None else f"{file}:{function.lineno}"
         if function is not None and at not in (place, *found):
-            found[at] = None
-            left += [(file, called) for called in _calls(function)]
-    return [*found]
+            found[at] = f"{caller}:{number}"
+            left += [(file, *call) for call in _calls(function)]
+    return found
 
 
 def _parsed(path: str) -> ast.Module:
@@ -88,19 +90,20 @@ def _module_file(path: str, node: ast.ImportFrom) -> str:
     return ""
 
 
-def _hooks(function: _Function) -> list[str]:
-    """What a function gives to calls of methods such as `register_step_post_hook`."""
+def _hooks(function: _Function) -> list[tuple[int, str]]:
+    """What a function gives to calls of methods such as `register_step_post_hook`, and where."""
     calls = (each for each in ast.walk(function) if isinstance(each, ast.Call))
     return [
-        ast.unparse(given)
+        (call.lineno, ast.unparse(given))
         for call in calls
         if isinstance(call.func, ast.Attribute) and call.func.attr.startswith("register_")
         for given in call.args
     ]
 
 
-def _calls(node: ast.AST) -> list[str]:
-    """What a statement or function calls, as it is written, in the order of the lines."""
+def _calls(node: ast.AST) -> list[tuple[int, str]]:
+    """What a statement or function calls, as it is written, with the line, in their order."""
     calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
     calls.sort(key=lambda each: (each.lineno, each.col_offset))
-    return [ast.unparse(each) for each in calls if isinstance(each, ast.Name | ast.Attribute)]
+    named = [each for each in calls if isinstance(each, ast.Name | ast.Attribute)]
+    return [(each.lineno, ast.unparse(each)) for each in named]

@@ -185,7 +185,10 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, tag="timeline", omit_d
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True, tag="code", omit_defaults=True):
-    """Lines of a file from number `first` on; `marked` is the number of the line that matters."""
+    """Lines of a file from number `first` on; `marked` is the number of the line that matters.
+
+    `also` are the numbers of other lines that take part.
+    """
 
     title: Label
     file: Label
@@ -193,6 +196,7 @@ class Code(msgspec.Struct, frozen=True, kw_only=True, tag="code", omit_defaults=
     lines: Annotated[tuple[Label, ...], msgspec.Meta(max_length=60)]
     marked: _Index
     note: Text = ""
+    also: Annotated[tuple[_Index, ...], msgspec.Meta(max_length=60)] = ()
 
 
 Panel = Table | Series | HeatMap | Graph | Maps | Timeline | Code

@@ -27,4 +27,4 @@ def test_another_declared_order_is_said_to_be_one(candidate_trace, reference_tra
         assert_trainsafe(candidate_trace, reference_trace)
 
     text = " ".join(str(failure.value).split())
-    assert "rows of dimension 1 are in another order: row 1 holds the values of" in text
+    assert "indices along dimension 1 are in another order: index 1 holds the values of" in text

@@ -59,17 +59,26 @@ def test_with_other_arguments_a_size_may_be_equal_by_chance(bench: Bench) -> Non
     assert BY_CHANCE in pattern.cause
 
 
-def test_two_equal_sizes_remain_possible(bench: Bench) -> None:
+def test_the_axis_that_a_fault_needs_is_named_before_what_has_its_size(bench: Bench) -> None:
     """At dp=4 there are 4 micro-batches: code for dp may forget to divide by either."""
 
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         return part * 4 if record.id.kind == "main_grad" else part
 
     comparison = compare(bench.rung(Point.of(dp=4), edit, dtype="float64"))
-    for _ in range(2):
-        text = pattern_of(comparison).text
-        assert text == "the value is 4 times the reference, which equals dp or micro-batches"
-        with_known_axis(comparison, Located((), axis="dp"))
+    text = pattern_of(comparison).text
+    assert text == "the value is 4 times the reference, which equals dp or micro-batches"
+    with_known_axis(comparison, Located((), axis="dp"))
+    pattern = pattern_of(comparison)
+    assert pattern.text == "the value is 4 times the reference, a factor of dp"
+    assert pattern.cause.endswith("counts replicas (micro-batches are as many)")
+
+
+def test_of_axes_that_a_fault_needs_together_the_one_of_the_factor_is_its_cause(
+    bench: Bench,
+) -> None:
+    located = Located((), needs=("tp", "zero"))
+    assert known(bench, located).text == "the value is 2 times the reference, a factor of tp"
 
 
 def test_the_number_of_micro_batches_is_never_more_than_equal(bench: Bench) -> None:

@@ -12,6 +12,7 @@ from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.patterns.catalogue import PATTERNS, explain
+from pytest_trainsafe.judges.compare.patterns.regions import confined
 from pytest_trainsafe.judges.compare.patterns.rows import same_row
 from pytest_trainsafe.judges.compare.patterns.scale import scaled
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
@@ -194,7 +195,7 @@ def test_constant_rows_neither_hide_nor_imitate_a_permutation() -> None:
     moved = wrong_tensor(reference, lambda r, at: r[torch.tensor([1, 0, *range(2, 24)])])
     found = explain(moved)
     assert found is not None
-    assert found.text.startswith("2 of 24 rows of dimension 0 are in another order")
+    assert found.text.startswith("2 of the 24 indices along dimension 0 are in another order")
     constant = torch.ones(24, 16, dtype=torch.float64)
     assert explain(wrong_tensor(constant, lambda r, at: r + like("off", r))) is None
 
@@ -413,3 +414,21 @@ def test_a_factor_of_an_optimizers_step_is_not_blamed_on_a_reduction(kind: str) 
     assert found is not None
     assert "its learning rate or a beta" in found.cause
     assert "counts replicas" not in found.cause
+
+
+def test_replicas_that_differ_are_named_before_the_rows_that_are_wrong() -> None:
+    def view(reference: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
+        seen = reference.clone()
+        seen[:2] += 1 + at["tp"]
+        return seen
+
+    found = confined(wrong_tensor(reference_tensor(), view, point=Point.of(tp=2)))
+    assert found is not None
+    assert found.short.startswith(
+        "replicas over tp differ; the first one is wrong only in rows 0-1"
+    )
+    assert found.cause.startswith("the ranks of tp must agree")
+    point = Point.of(tp=2)
+    found = confined(wrong_tensor(reference_tensor(), lambda r, _: view(r, {"tp": 0}), point=point))
+    assert found is not None
+    assert found.text.startswith("wrong only in rows 0-1")

@@ -69,7 +69,7 @@ def test_modules_on_no_stage_and_on_several_are_named(tmp_path: Path, reference:
     last = ("", "embedding", "embedding.words", "decoder", *of_layers(2, 2), "decoder.norm", "head")
     found = table(tmp_path, reference, FIRST, last)
 
-    assert found.rows[2] == ("on no stage", "", "decoder.layers.3")
+    assert found.rows[2] == ("no stage", "", "decoder.layers.3")
     assert found.states == ("", "", "wrong")
     assert "embedding.words" in str(found.rows[0][2])
     assert "embedding.words" in str(found.rows[1][2])
@@ -131,3 +131,10 @@ def test_only_so_many_lines_are_listed_and_none_without_a_call(tmp_path: Path) -
     assert len(found.rows) == MOST_LINES
     assert "2 more lines" in found.note
     assert called(tmp_path / "none") is None
+
+
+def test_a_line_that_sums_a_norm_is_given_one_number(tmp_path: Path) -> None:
+    norm = Reduction("all_reduce(SUM)", ("dp",), REDUCES.site, "", 1, "norm")
+    found = called(tmp_path, REDUCES, norm)
+    assert found is not None
+    assert found.rows == (("/me/a.py:7", "all_reduce(SUM)", "dp", REST, "one number", "", 1),)

@@ -38,7 +38,7 @@ def test_the_sweep_is_a_matrix_and_failures_have_the_letter_of_their_family(look
     assert texts(seen, ".matrix thead th") == ["tp=1", "tp=2"]
     cells = [each.get_attribute("aria-label") for each in seen.page.locator(".point").all()]
     assert cells == ["tp=1 sp=False: pass", "tp=2 sp=False: pass", cells[2]]
-    assert cells[2].startswith("tp=2 sp=True: fail, family ")
+    assert cells[2].startswith("tp=2 sp=True: fail, cause ")
     assert "fails where sp=True; 2 other points pass" in " ".join(texts(seen, ".families"))
     seen.page.get_by_label("columns").select_option("sp")
     assert texts(seen, ".matrix thead th") == ["sp=False", "sp=True"]

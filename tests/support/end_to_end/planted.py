@@ -27,7 +27,7 @@ SAYS = {
     "cp-layernorm-grads": "2 times the reference, which equals cp or micro-batches or tp",
     "mla-latent-grads": "the ranks of tp hold partial sums: rank0 + rank1",
     "mla-shared-key-grads": "wrong only in rows 16-23 of 24 in dimension 2",
-    "mla-rope-blocks": "48 of 96 rows of dimension 2 are in another order",
+    "mla-rope-blocks": "48 of the 96 indices along dimension 2 are in another order",
     "shared-expert-twice": "the value is 2 times the reference, which equals tp",
     "router-bias-counts": "replicas over tp differ: rank 1 from rank 0",
     "router-bias-weights": "",

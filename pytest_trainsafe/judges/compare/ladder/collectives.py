@@ -37,6 +37,7 @@ def collectives(candidate: Trace) -> Table | None:
     calls: Counter[_Line] = Counter()
     names: dict[_Line, dict[str, None]] = {}
     callers: dict[tuple[str, str, str], dict[str, None]] = {}
+    norms: set[tuple[str, str, str]] = set()
     for rank in candidate.ranks:
         own: Counter[_Line] = Counter()
         for event in rank.events_of(CollectiveEvent):
@@ -54,21 +55,25 @@ def collectives(candidate: Trace) -> Table | None:
                 names[line][event.name] = None
         calls |= own  # the most of any rank
         for made in rank.events_of(Reduction):
+            key = relative(made.site), made.call, " and ".join(made.axes)
+            norms |= {key} if made.of == "norm" else set()
             if made.caller:
-                key = relative(made.site), made.call, " and ".join(made.axes)
                 callers.setdefault(key, {})[relative(made.caller)] = None
     if not calls:
         return None
     listed = [*names][:MOST_LINES]
     left = len(names) - len(listed)
-    note = "in all steps; how often: on the rank that calls it most"
+    note = (
+        "in all steps together; how often: on the rank that calls it most; of: what it is "
+        "given, where that is known"
+    )
     return Table(
         title="Collectives of the steps",
         columns=("line", "call", "over", "during", "of", "called at", "how often"),
         rows=tuple(
             (
                 *map(label, line),
-                label(_listed([*names[line]])),
+                label(_listed([*names[line]]) or ("one number" if line[:3] in norms else "")),
                 label(_listed([*callers.get(line[:3], ())])) if line.during == REST else "",
                 calls[line],
             )

@@ -28,8 +28,9 @@ def _known(finding: Finding, located: Located) -> Finding:
 def _pattern(pattern: Pattern, located: Located) -> Pattern:
     left = without_axes(pattern, located.not_axes)
     equal = equal_axes(left)
-    if equal == (located.axis,):
-        return of_axis(left, located.axis)
+    needed = [axis for axis in located.needs or (located.axis,) if axis in equal]
+    if len(needed) == 1:
+        return of_axis(left, needed[0], certain=False)
     # A line that sums wrong gradients alone, over an axis of the size of the factor, sums replicas.
     counted = [axis for axis in located.summed if axis in equal and pattern.factor > 1]
     return of_axis(left, counted[0]) if len(counted) == len(located.summed) == 1 else left

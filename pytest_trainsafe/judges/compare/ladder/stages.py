@@ -43,7 +43,7 @@ def stages(candidate: Trace, reference: Trace) -> Table | None:
     missing = [name for name in known if name not in on]
     states: list[State] = [""] * len(rows)
     if 0 < len(missing) < len(known) / 2:
-        rows.append(("on no stage", "", label(_text(_outermost(missing)), _MOST)))
+        rows.append(("no stage", "", label(_text(_outermost(missing)), _MOST)))
         states.append("wrong")
     note = "The stages run in this order, and each sends its output to the next one."
     if several:

@@ -5,7 +5,7 @@ Called by `judges.compare.localize.search`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pytest_trainsafe.core.mesh.sweep_axes import parallel_axes
@@ -60,12 +60,13 @@ class Tried:
 
     `axis` is the axis without which the fault does not occur, "" if there is no such axis, or more
     than one; `text` is a sentence on what was tried.  Without each of the axes in `stays`, the
-    fault occurs too.
+    fault occurs too.  `needs` are the axes that it needs, if it needs more than one.
     """
 
     axis: str = ""
     text: str = ""
     stays: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 def necessary_axis(case: Case, axes: list[str], persists: Callable[[Point], bool | None]) -> Tried:
@@ -97,6 +98,16 @@ def necessary_axis(case: Case, axes: list[str], persists: Callable[[Point], bool
         also = " and ".join(f"at {at(axis)}" for axis in stays)
         text = f"{gone[0]}: at {at(gone[0])} the fault is gone"
         text = f"{text}, {also} it is still there" if also else text
-        return Tried(gone[0], text, tuple(stays))
-    text = f"{' and '.join(gone)} together: without any of them the fault is gone"
-    return Tried("", text, tuple(stays))
+        return Tried(gone[0], text + _splits(gone, case.point), tuple(stays))
+    every = "both" if len(gone) == 2 else "all"
+    lacking = " or ".join(f"without {axis}" for axis in gone)
+    text = f"{' and '.join(gone)} together: the fault needs {every}; {lacking} it is gone"
+    return Tried("", text + _splits(gone, case.point), tuple(stays), tuple(gone))
+
+
+def _splits(axes: Iterable[str], point: Point) -> str:
+    """A clause on the axis whose ranks another one uses: a pattern over tp may be due to sp."""
+    found = {axis: NEEDS[axis] for axis in axes if axis in NEEDS}
+    role = point.mesh.role
+    ranks = {own: " and ".join(a for a, _ in point if role(a) == of) for own, of in found.items()}
+    return "".join(f"; {own} divides over the ranks of {of}" for own, of in ranks.items() if of)

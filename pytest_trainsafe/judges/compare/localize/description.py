@@ -20,6 +20,7 @@ from pytest_trainsafe.judges.compare.guards.vacuity import is_unsharded
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault, Phase
 from pytest_trainsafe.judges.compare.localize.code.lines import (
     NOWHERE,
+    UNWAITED,
     Place,
     apart,
     calls,
@@ -30,13 +31,19 @@ from pytest_trainsafe.judges.compare.localize.code.lines import (
     set_up,
 )
 from pytest_trainsafe.judges.compare.localize.code.owners import (
+    copies,
     other_class,
     summed_for_others,
     taking_part,
 )
 from pytest_trainsafe.judges.compare.localize.code.places import Places
+from pytest_trainsafe.judges.compare.localize.code.sharper import (
+    explained,
+    of_no_axis,
+    sharper,
+)
 from pytest_trainsafe.judges.compare.localize.code.unheld import UnheldLines
-from pytest_trainsafe.judges.compare.localize.conditions import Steps, condition_text
+from pytest_trainsafe.judges.compare.localize.conditions import Steps
 from pytest_trainsafe.judges.compare.localize.gradients import (
     able_to_sum,
     loss_text,
@@ -48,11 +55,13 @@ from pytest_trainsafe.judges.compare.localize.gradients import (
     unsummed,
 )
 from pytest_trainsafe.judges.compare.localize.inputs import Compared
+from pytest_trainsafe.judges.compare.localize.of_modules import of_modules
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Reduction
 
-_ROOT = "the root module"
+#: In the sentence on a wrong loss that a backward starts from; a reported one is beside it.
+_DIFFERENTIATES = "differentiates is wrong"
 
 #: The report lists at most so many names per group of faults, and so many groups per failure.
 MAX_NAMES = 3
@@ -74,11 +83,15 @@ def located(
     for fault in faults:
         key = fault.phase, description.group(fault), fault.between, fault.uncalled, fault.condition
         groups.setdefault(key, []).append(fault)
-    rows = []
+    rows: list[tuple[str, str]] = []
     agrees = description.agrees(faults[0])
     for number, group in enumerate(list(groups.values())[:MAX_GROUPS]):
         text = description.describe(group)
-        rows.append(("faulty", agrees + text) if not number else ("and", text))
+        if group[0].phase == "loss" and number == 1 and f" {_DIFFERENTIATES}" in rows[0][1]:
+            said = rows[0][1].replace(_DIFFERENTIATES, f"reports and {_DIFFERENTIATES}")
+            rows = [("faulty", said + description.clears_the_model())]
+            continue
+        rows.append(("faulty", agrees + text) if not number else ("also faulty", text))
     if len(groups) > MAX_GROUPS:
         rows.append(("", f"and {len(groups) - MAX_GROUPS} more"))
     if cleared := description.clears_the_optimizer():
@@ -87,7 +100,7 @@ def located(
     for number, text in enumerate(description.reductions(first)):
         rows.append(("" if number else "reduced by", text))
     if axis:
-        rows.append(("axis", axis))
+        rows.append(("axis", of_no_axis(axis, rung.candidate, faults[0])))
     named = tuple((fault.phase, fault.target) for fault in faults)
     place = description.place(first)
     sums = summed_at(rung.candidate, description.places.reductions, named, place[0])
@@ -225,6 +238,11 @@ class _Description:
             case _:
                 equal = self.updated_alone.issuperset(names)
                 given = ", from equal gradients in both Runs" if equal else ""
+                if self.compared.has("optimizer_state") and not self.fails("optimizer_state"):
+                    given += (
+                        "; the states of the optimizer agree, so what it then writes to the "
+                        "parameters is wrong or missing"
+                    )
                 return f"the optimizer's step of {parameters} is wrong{given}"
 
     def unheld(self, names: Sequence[str]) -> str:
@@ -252,46 +270,7 @@ class _Description:
             return f"{self.program} does not run the backward of every micro-batch"
         if fault.target == PROGRAM:
             return loss_text(self.program, fault.after)
-        names = [f.target or _ROOT for f in group]
-        of = name_list(names, "module")
-        if fault.condition:
-            return f"the forward of {of}: {condition_text(fault.condition, len(group) == 1)}"
-        cls = module_code(self.modules, fault.target)[0]
-        if fault.uncalled and fault.target in self.modules:
-            cls = self.modules[fault.target].cls  # also torch's classes
-        own = self.modules.get(fault.target)
-        # A class of the project that calls one of torch's modules, whose code is not at fault.
-        around = own is not None and not cls.startswith(own.cls)
-        named = f"{of} ({'in ' * around}class {cls})" if cls else of
-        one = len(group) == 1
-        its, are, them = ("its", "is", "it") if one else ("their", "are", "them")
-        if fault.uncalled == "never":
-            return f"{named} {are} never called; the reference calls {them}"
-        if fault.uncalled:
-            return f"{named} {are} called less often than in the reference"
-        if fault.between:
-            of_root = names == [_ROOT]
-            code = f"the forward of {named}"
-            if cls and not around and "," not in cls:  # its own forward, not a replacement
-                code = f"{cls}.forward{'' if of_root else f' of {of}'}"
-            if fault.phase == "backward":
-                code = f"the backward of {code.removeprefix('the forward of ')}"
-            return (
-                f"{code}, outside {its} submodules: given equal outputs of these, {its} own code "
-                "or parameters give another result"
-            )
-        if fault.phase == "forward":
-            differs = f"the forward of {named}: {its} output differs"
-            if not any(self.compared.inputs(f.target) for f in group):
-                return f"{differs}; {its} inputs were not compared"
-            if any(f.not_compared for f in group):
-                return f"{differs}; not all of {its} inputs were compared"
-            return f"the forward of {named}: given equal inputs, {its} output differs"
-        where = f"the code of class {cls} around {of}" if around and cls else named
-        return (
-            f"the backward of {where}: given equal gradients of {its} output, the gradients of "
-            f"{its} inputs differ"
-        )
+        return of_modules(group, self.modules, self.compared, self.found())
 
     def unsummed(self, group: Sequence[Fault]) -> str:
         """A clause on what a group's gradients lack: the terms of an axis, or of a parameter.
@@ -303,7 +282,11 @@ class _Description:
             names = name_list([id.path for id in own], "parameter")
             return f": they lack the gradients of {names}, which the reference shares with them"
         axis = self.unsummed_axis(group)
-        return f": they are not summed over {axis}, where each rank holds a term" if axis else ""
+        if not axis:
+            return ""
+        if copies(self.rung.candidate, [fault.target for fault in group], axis)[0]:
+            return f": they are not summed over {axis}, whose stages hold copies of it (it is tied)"
+        return f": they are not summed over {axis}, where each rank holds a term"
 
     def unsummed_axis(self, group: Sequence[Fault]) -> str:
         """The axis over which the gradients of the group's parameters are never summed, or ""."""
@@ -347,7 +330,16 @@ class _Description:
             reduced = self.places.reductions
             names = [fault.target for fault in group]
             belongs += summed_for_others(self.rung.candidate, self.comparison, reduced, names)
-        return source, f"{what}{self.leading_to(group, source)}{belongs}"
+        if explained(self.comparison):
+            what = what.replace(UNWAITED, "")  # the pattern says what is wrong
+        sharp = sharper(
+            self.rung.candidate, self.modules, group, self.comparison, self.compared.outputs
+        )
+        led = self.leading_to(group, source)
+        if led and led.rpartition(" at ")[2] in sharp:
+            led = ""  # the same line
+        own, apart, others = what.partition("; ")
+        return source, f"{own}{sharp}{apart}{others}{led}{belongs}"
 
     def leading_to(self, group: Sequence[Fault], source: str) -> str:
         """A clause on another line that takes part in a fault whose code is at `source`; else "".

@@ -83,9 +83,7 @@ def _divided(name: str, candidate: Trace, of_class: Place) -> Place:
     for rank in candidate.ranks:
         for each in rank.events_of(SetUp):
             if own(each.at) and each.module.startswith(around):
-                source, what = of_class
-                beside = f"; {what} is at {relative(source)}" if source else ""
-                return each.at, f"sets up {each.module} on its stage{beside}"
+                return each.at, f"sets up the modules of a stage, such as {each.module}"
     return of_class
 
 

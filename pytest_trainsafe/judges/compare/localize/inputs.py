@@ -234,9 +234,12 @@ class Compared:
             return ""
         if not lacking:
             return "every module"
-        named = next(iter(lacking)) or "the root module"
-        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        return f"the {len(owed) - len(lacking)} modules that were compared (not {named}{more})"
+        return f"the {len(owed) - len(lacking)} of {len(owed)} modules that were compared"
+
+    @cached_property
+    def outputs(self) -> frozenset[str]:
+        """The modules of which an output was compared."""
+        return frozenset(self._having("activation", self._both))
 
     def caller(self, module: str) -> str | None:
         """The caller of a module in the reference; None if that is the program itself."""

@@ -280,7 +280,7 @@ class Search:
         program = self.candidate.case.program
         tried = self.axis(faults, rung)
         found = located(faults, comparison, rung, program, tried.text)
-        return replace(found, axis=tried.axis, not_axes=tried.stays)
+        return replace(found, axis=tried.axis, not_axes=tried.stays, needs=tried.needs)
 
     def rewritten(self) -> RungTraces:
         """A new rung: traces of Runs in which the tensors between modules are rewritten."""

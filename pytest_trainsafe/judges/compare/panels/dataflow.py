@@ -19,7 +19,11 @@ _LANES: tuple[tuple[str, tuple[Kind, ...], bool], ...] = (
     ("forward", ("input", "activation", "decision", "loss"), False),
     ("backward (activation_grad)", ("activation_grad",), True),
     ("micro-batch gradient (param_grad)", ("param_grad",), True),
-    ("reduced gradient (main_grad)", ("unclipped_grad", "main_grad", "grad_norm"), False),
+    (
+        "reduced gradient (unclipped_grad, main_grad)",
+        ("unclipped_grad", "main_grad", "grad_norm"),
+        False,
+    ),
     ("optimizer", ("update", "optimizer_state", "master_param"), False),
     ("state", ("param", "buffer"), False),
 )

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting
+from pytest_trainsafe.judges.compare.panels.marks import with_marks
 from pytest_trainsafe.report.called import called_at
 from pytest_trainsafe.report.panels import Code
 from pytest_trainsafe.report.source import code_at
@@ -23,13 +25,17 @@ _PLACE = re.compile(r"(?<!\S)([^\s:]+\.py:\d{1,7})\b")
 MOST_CALLED = 3
 
 #: The titles of the most telling place, and of the functions that it calls.
-FIRST, CALLED = "Source: look here first", "Source: a function that is called there"
+FIRST, CALLED = "Source: look here first", "Source: a function that is called on the way"
+CONSTRUCTOR = "Source: its constructor"
 
 #: Clauses that name a more telling place than the class at fault, by the phase.
 _TELLING = {
-    "forward": re.compile(r"(?!the model )\S.* is called at "),
-    "backward": re.compile(r"its backward runs "),
+    "forward": re.compile(r"(?!the model )\S.* is called at |.*, so look at what .* set up"),
+    "backward": re.compile(r"its backward runs |\S+ over .*, between calls over "),
+    "unheld": re.compile(r"called at "),
 }
+#: What a description says of a line that changes what no optimizer holds as the reference's does.
+_AS_DUE = ", as in the reference"
 _CONSTRUCTED = re.compile(r"\S+ is constructed at ")
 
 #: Clauses whose line runs code that no other clause names: hooks, or what changes a buffer.
@@ -37,6 +43,8 @@ _CALLS = re.compile(r"\S+ is constructed at |called at ")
 
 #: The kinds of tensors and the phases that a module's backward computes.
 _BACKWARD = frozenset({"activation_grad", "param_grad", "backward"})
+#: The phases whose code reduces gradients.
+_OF_REDUCTIONS = frozenset({"reduction", "weights", "norm", "accumulation"})
 #: Those that a module's forward computes.
 _FORWARD = frozenset({"activation", "decision", "forward"})
 
@@ -63,25 +71,37 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
         places, first = {lead.source: note}, "Source: the module of the first wrong tensor"
     else:
         return []
+    at_fault = "" if located is None else located.source
+    pattern = lead.pattern if lead is not None else None
+    scaled = pattern is not None and pattern.name == "scaled"
+    summed = pattern is not None and pattern.name in ("scaled", "partial sum")
     made: list[Code] = []
     called: list[Code] = []
     said, unsaid = set(), []
     for place, clause in places.items():
         title = "Source: look here too" if made else first
-        code = code_at(place, title, _without(place, clause), methods)
+        code = code_at(place, title, _without(place, clause, at_fault), methods)
         if code is None or any(_has(shown, code) for shown in made) or len(made) >= MOST_PLACES:
             unsaid.append(clause)
             continue
+        code = with_marks(
+            code,
+            place,
+            places,
+            scales=scaled and phase in _OF_REDUCTIONS,
+            reduces=summed and phase in _OF_REDUCTIONS,
+            set_up=" set up" in clause,
+        )
         made.append(code)
         said.add(clause)
         if len(made) == 1 or _CALLS.match(clause):
             called += _called(code, place, methods[0])
         if phase in _FORWARD and (located is None or place == located.source):
-            constructor = code_at(place, "Source: its constructor", clause, ("__init__",))
+            constructor = code_at(place, CONSTRUCTOR, clause, ("__init__",))
             if constructor is not None and _defined(constructor) and not _has(code, constructor):
                 made.append(constructor)
-    # At once after a statement, but after the constructor of a class.
-    at = 1 if made and "def " not in made[0].lines[made[0].marked - made[0].first] else len(made)
+    # At once after the first place, but after the constructor of a class.
+    at = 2 if [code.title for code in made[1:2]] == [CONSTRUCTOR] else 1
     made[at:at] = [each for each in called if not any(_has(shown, each) for shown in made)]
     placeless = [] if located is None else _placeless(located.what)
     more = [clause for clause in dict.fromkeys((*placeless, *unsaid)) if clause not in said]
@@ -94,9 +114,15 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
 def _called(code: Code, place: str, method: str) -> list[Code]:
     """The functions of the program that a place calls, or that the function there calls."""
     called = called_at(f"{place.rpartition(':')[0]}:{code.marked}", method)
-    return [shown for each in called if (shown := code_at(each, CALLED, "called there"))][
-        :MOST_CALLED
-    ]
+    found = (
+        (each, code_at(each, CALLED, f"called by {relative(caller)}"))
+        for each, caller in called.items()
+    )
+    return [
+        with_marks(shown, each, (), scales=False, reduces=False, set_up=False)
+        for each, shown in found
+        if shown
+    ][:MOST_CALLED]
 
 
 def _defined(constructor: Code) -> bool:
@@ -117,7 +143,7 @@ def _named(located: Located, phase: str, constructed: bool) -> dict[str, str]:
         for place in _PLACE.findall(clause):
             places.setdefault(place, clause)
     telling = _CONSTRUCTED if constructed else _TELLING.get(phase)
-    if telling is None:
+    if telling is None or (phase == "unheld" and _AS_DUE not in own):
         return places
     lead = [place for place, clause in places.items() if telling.match(clause)]
     return {place: places[place] for place in dict.fromkeys((*lead, *places))}
@@ -127,9 +153,21 @@ def _placeless(what: str) -> list[str]:
     return [clause for clause in what.split("; ")[1:] if not _PLACE.search(clause)]
 
 
-def _without(place: str, clause: str) -> str:
-    """A clause without the place that is shown beside it."""
-    return re.sub(rf"(?:,? is)? at {re.escape(place)}(?!\d)", "", clause)
+def _without(place: str, clause: str, source: str) -> str:
+    """A clause without the place that is shown beside it; `source` is the line at fault."""
+    here = rf"{re.escape(place)}(?!\d)"
+    if found := re.fullmatch(rf"(.*) at (\S+), called at {here}", clause):
+        return f"calls {found[2]}, where {found[1]}"
+    if re.fullmatch(rf"called at {here}", clause):
+        return f"leads to {relative(source)}"
+    if re.match(rf"makes the loss from what is computed at .*{here}", clause):
+        return "the loss is made from what is computed here"
+    if re.match(r"the loss is computed with ", clause):
+        calls = clause.removeprefix("the loss is computed with ").split(", ")
+        here_only = next(each for each in calls if re.search(rf" at {here}", each))
+        return f"the loss is computed with {here_only.partition(' at ')[0]}"
+    clause = clause.replace(", called at ", ", called by ")
+    return re.sub(rf"(?:,? is|,)? at {here}", "", clause)
 
 
 def _has(shown: Code, code: Code) -> bool:

@@ -100,7 +100,7 @@ def _said(finding: Finding | None, unsought: bool) -> str:
         return label(finding.pattern.short or finding.pattern.text)
     if finding.error is None:
         return label(finding.message)
-    sought = "not looked for" if unsought else "no pattern fits"
+    sought = "a pattern was not looked for" if unsought else "no pattern fits"
     return label(f"{finding.message}; {sought}" if finding.message else sought)
 
 

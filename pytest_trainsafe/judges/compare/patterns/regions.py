@@ -15,6 +15,8 @@ from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.indices import LayoutError, contiguous_ranges, index_arrays
 from pytest_trainsafe.core.layout import Flat, Slices, Split
+from pytest_trainsafe.core.mesh import elsewhere
+from pytest_trainsafe.judges.compare.patterns.partial_sum import names_axis
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 
 #: A dimension is not named if more than this share of its rows is in the region.  The limit is
@@ -49,6 +51,14 @@ def confined(wrong: WrongTensor) -> Pattern | None:
     short = f"wrong only in {words}"
     held = "" if axis else _holders(region, wrong)
     ends, over = _borders(region, wrong)
+    if not ends and (apart := replicas_apart(wrong)):
+        axes = " and ".join(apart)
+        short = f"replicas over {axes} differ; the first one is {short}"
+        cause = (
+            f"the ranks of {axes} must agree: a sum or a copy over {axes} is missing, or they use "
+            "different data"
+        )
+        return Pattern("confined", f"{short}{held}", axis or apart[0], cause=cause, short=short)
     if not ends:
         return Pattern("confined", f"{short}{held}", axis, short=short)
     cause = (
@@ -64,6 +74,28 @@ def non_finite(wrong: WrongTensor) -> Pattern | None:
     words, axis = name_region(region_of(~torch.isfinite(wrong.value)), wrong)
     text = f"not finite only in {words}"
     return Pattern("confined", text, axis, short=text) if words else None
+
+
+def replicas_apart(wrong: WrongTensor) -> list[str]:
+    """The axes whose ranks must hold the same values, but differ by more than rounding."""
+    found = []
+    for axis, count in wrong.sizes.items():
+        if count < 2 or not wrong.parts or names_axis(wrong.parts[0], axis):
+            continue
+        first: dict[tuple[tuple[str, int], ...], torch.Tensor] = {}
+        for part in wrong.parts:
+            held = first.setdefault(elsewhere(part.coordinates, (axis,)), part.tensor)
+            if held.shape == part.tensor.shape and _differ(held, part.tensor, wrong):
+                found.append(axis)
+                break
+    return found
+
+
+def _differ(left: torch.Tensor, right: torch.Tensor, wrong: WrongTensor) -> bool:
+    if wrong.numbers.exact:
+        return not torch.equal(left, right)
+    wide = wrong.value.dtype
+    return bool(torch.linalg.vector_norm(left.to(wide) - right.to(wide)) > wrong.allowed)
 
 
 def region_of(marked: torch.Tensor) -> Region:

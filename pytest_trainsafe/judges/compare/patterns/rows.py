@@ -78,14 +78,14 @@ def permuted(wrong: WrongTensor) -> Pattern | None:
             continue
         length = wrong.reference.shape[dim]
         first, source = int(rows[0]), int(sources[0])
-        what = f"{len(rows)} of {length} rows of dimension {dim}"
-        where = f"row {first} holds the values of the reference's row {source}"
+        what = f"{len(rows)} of the {length} indices along dimension {dim}"
+        where = f"index {first} holds the values of the reference's index {source}"
         if sorted(sources.tolist()) == rows.tolist():
-            cause = f"parts are gathered or reordered wrongly along dimension {dim}"
+            cause = f"parts are divided, gathered or reordered wrongly along dimension {dim}"
             short = f"{what} are in another order"
             return Pattern("permuted rows", f"{short}: {where}", cause=cause, short=short)
         cause = f"rows are gathered or copied from the wrong places along dimension {dim}"
-        short = f"{what} are copies of other rows"
+        short = f"{what} are copies of others"
         return Pattern("misplaced rows", f"{short}: {where}", cause=cause, short=short)
     return None
 

@@ -104,11 +104,18 @@ def equal_axes(pattern: Pattern) -> tuple[str, ...]:
     return tuple(map(_plain, pattern.equals))
 
 
-def of_axis(pattern: Pattern, axis: str) -> Pattern:
-    """The pattern of a factor that is known to be caused by `axis`, one of its `equal_axes`."""
+def of_axis(pattern: Pattern, axis: str, certain: bool = True) -> Pattern:
+    """The pattern of a factor that is known to be caused by `axis`, one of its `equal_axes`.
+
+    Unless that is `certain`, the cause names the others, which the code for `axis` may use instead.
+    """
     name = next(name for name in pattern.equals if _plain(name) == axis)
     text = f"{_start(pattern)}{_FACTOR_OF}{name}"
     cause = _cause(pattern.factor, axis) if _BY_CHANCE in pattern.cause else pattern.cause
+    others = [each for each in equal_axes(pattern) if each != axis]
+    if others and not certain:
+        also = "are as many" if others == ["micro-batches"] else "have this size too"
+        cause += f" ({_or(others)} {also})"
     short = text.removeprefix(_IS)
     return Pattern("scaled", text, axis, cause, pattern.factor, (name,), short)
 

@@ -36,13 +36,6 @@ function path(text) {
   return h("bdi", {class: "name"}, pieces.map((piece, i) => (i ? [h("wbr"), piece] : piece)));
 }
 
-// A text in which long paths of lines keep their last three parts.
-const near = (text) => text.replace(/\S+/g, (word) => {
-  const found = /^(\(?)([^:]*):(\d+\D{0,3})$/.exec(word);
-  const parts = found ? found[2].split("/") : [];
-  return parts.length > 3 ? `${found[1]}…/${parts.slice(-3).join("/")}:${found[3]}` : word;
-});
-
 function asNumber(value) {
   if (value === "inf" || value >= INFINITE) return Infinity;
   if (value === "-inf" || value <= -INFINITE) return -Infinity;

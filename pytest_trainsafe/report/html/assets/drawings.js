@@ -22,7 +22,7 @@ draw.series = (panel) => {
     .filter((value) => Number.isFinite(value) && value > 0);
   const least = known.length ? Math.floor(Math.log10(Math.min(...known))) : -1;
   const most = Math.max(Math.ceil(Math.log10(Math.max(...known, 10 ** least))), least + 1);
-  const [left, right, top, height] = [96, 12, 10, 180];
+  const [left, right, top, height, below] = [150, 12, 10, 180, 160];
   const width = Math.max(420, Math.min(1100, left + right + 18 * count));
   const x = (i) => left + (count > 1 ? (i * (width - left - right)) / (count - 1) : 20);
   const y = (value) => {
@@ -38,7 +38,15 @@ draw.series = (panel) => {
     s("text", {class: "tick", x: left - 6, y: y(10 ** power) + 4, "text-anchor": "end"},
       `1e${power}`)]);
   const every = Math.max(1, Math.ceil(count / 28));
-  const tail = (text) => (text.length > 20 ? `…${text.slice(-19)}` : text);
+  // Whole parts of a name: the last ones, and before them the number of the layer.
+  const tail = (text) => {
+    const parts = text.split(".");
+    if (text.length <= 26 || parts.length < 3) return text.length > 34 ? `…${text.slice(-33)}` : text;
+    const layer = parts.slice(0, -2).find((part) => /^\d+$/.test(part));
+    const end = parts.slice(-2).join(".");
+    const kept = end.length > 28 ? `…${end.slice(-27)}` : end;
+    return layer === undefined ? `…${kept}` : `${layer} … ${kept}`;
+  };
   const places = panel.places.map((place, i) => (i % every ? null : s("text", {class: "tick",
     transform: `translate(${x(i) + 3},${top + height + 10}) rotate(-48)`, "text-anchor": "end"},
   tail(place))));
@@ -60,8 +68,8 @@ draw.series = (panel) => {
     s("text", {class: "flag", x: x(i) + (i > count / 2 ? -5 : 5), y: top + 12,
       "text-anchor": i > count / 2 ? "end" : "start"}, "first wrong")) : null));
   const names = panel.lines.map((line) => line.name).join(", ");
-  const drawing = s("svg", {class: "series", role: "img", width, height: top + height + 104,
-    viewBox: `0 0 ${width} ${top + height + 104}`,
+  const drawing = s("svg", {class: "series", role: "img", width, height: top + height + below,
+    viewBox: `0 0 ${width} ${top + height + below}`,
     "aria-label": `${panel.title}: ${names} at ${plural(count, "place")}`}, grid, places, curves,
   firsts);
   const keys = h("div", {class: "legend"}, panel.lines.map((line, n) => h("span", {class: "line-key"},

@@ -77,7 +77,7 @@ draw.maps = (panel) => {
     borders.map(([top, left, bottom, right, label]) => s("rect", {x: left, y: top,
       width: right - left, height: bottom - top, "vector-effect": "non-scaling-stroke"},
     s("title", {}, label)))) : null;
-    const read = h("output", {class: "read"}, `greatest ${short(most, 3)}`);
+    const read = h("output", {class: "read"}, `greatest size ${short(most, 3)}`);
     let at = [0, 0];
     const tell = () => {
       const [row, column] = at;

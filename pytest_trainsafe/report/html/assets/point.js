@@ -3,7 +3,8 @@
 function headOf(entry) {
   const {outcome} = entry;
   const letter = entry.family >= 0 ? h("span", {class: `letter f${entry.family % 6}`,
-    title: `family ${FAMILY(entry.family)}`}, FAMILY(entry.family)) : null;
+    title: `cause ${FAMILY(entry.family)}`}, h("span", {class: "away"}, "cause "),
+  FAMILY(entry.family)) : null;
   const stages = Object.entries(entry.stages).map(([stage, value]) => `${stage} ${seconds(value)}`);
   const wrong = outcome.verdict !== "pass";
   return [
@@ -19,16 +20,40 @@ function headOf(entry) {
       ["tensors", outcome.tensors.length ? `${outcome.tensors.join(" / ")} compared` : ""],
       ["rerun", command(entry.rerun)],
       ["time", `${seconds(outcome.seconds)}${stages.length ? `: ${stages.join(", ")}` : ""}`],
-    ])];
+    ]),
+    wrong ? h("details", {class: "words"}, h("summary", {}, "Words on this page"),
+      facts(WORDS)) : null];
 }
+
+// What the words of the page mean.
+const WORDS = [
+  ["compare, exact, …", "the judge of a section: compare allows what rounding explains; exact " +
+    "computes with exact numbers, of which none may differ"],
+  ["Point", "one choice of values for the axes, such as tp=2 cp=2; a test runs the program at it"],
+  ["Run", "the program executed once: as the candidate at a Point, or as its reference"],
+  ["cause A", "failures that look alike have one letter"],
+  ["first wrong", "the first tensor in the order of the computation that differs"],
+  ["error", "the norm of the difference as a share of the reference's norm, so that an error of 1 " +
+    "is as large as the reference; of exact numbers, the share of the elements that differ"],
+  ["error ÷ allowed", "the error as a multiple of what rounding explains: above 1 it is wrong; ≠ " +
+    "and ∞ stand where no error is allowed, or where ranks that must agree differ"],
+  ["pattern", "how the wrong values follow from the right ones; “not looked for” says that other " +
+    "wrong tensors came before"],
+  ["generated gradients", "random gradients that both Runs are given in place of wrong ones, so " +
+    "that the optimizer's step is judged alone"],
+  ["root module", "the model itself, whose output is called “output”"],
+  ["look at", "the most suspect place first; others lead there, or are called on the way"],
+];
 
 // The facts that say what is wrong, on which axis, in which tensor and at which line.
 function answersOf(entry) {
   const {outcome} = entry;
   const {first} = outcome;
-  const error = first.error === null ? null : h("span", {}, short(first.error), first.dtype ?
-    ` in ${first.dtype}` : "", first.allowed === null ? "" : first.allowed === 0 ?
-    "; the values must be equal" : `, rounding allows ${short(first.allowed)}`);
+  const measured = first.dtype === "exact" ? " of the elements differ" : first.dtype ?
+    ` of the reference's norm, in ${first.dtype}` : "";
+  const error = first.error === null ? null : h("span", {}, short(first.error), measured,
+    first.allowed === null ? "" : first.allowed === 0 ? "; the values must be equal" :
+      `; rounding allows ${short(first.allowed)}`);
   return [
     ["finding", outcome.line ? path(withoutPlace(outcome)) : ""],
     ["first wrong", first.where ? h("span", {}, h("a", {href: linkTo({point: entry.key,
@@ -52,7 +77,9 @@ const detailsOf = ({outcome}) =>
 const BESIDE = ["axis", "stage", "begins", "faulty", "settings"];
 
 // The finding; its place is left out where the lines to look at follow.
-const withoutPlace = ({line, first}) => (first.source ? line.replace(/, at \S+:\d+$/, "") : line);
+const withoutPlace = ({line, first}) => once(
+  first.source ? line.replace(/, at \S+:\d+$/, "") : line);
+const once = (line) => line.replace(/^(\w+) · \1(?=:)/, "$1");  // a tensor that has its kind's name
 
 // What the kind of a tensor means, by the tensor's name: "weight · param_grad · step 0".
 function meaningOf(where) {
@@ -72,7 +99,9 @@ function patternOf(first) {
 
 // The axis, the step in which the failure begins, and what the localisation found.
 const factsOf = (first) => (first.facts || []).map(([label, text]) =>
-  [label, name(near(text), "said")]);
+  [label, name(text, "said")]);
+
+const MOST_ALSO = 3;  // of the lines that take part, at each place
 
 // The places to look at, one a line: those of the cards with their lines, and in their order.
 function lookAt(entry) {
@@ -80,18 +109,21 @@ function lookAt(entry) {
   const cards = entry.sections.filter((section) => section.verdict !== "pass")
     .flatMap((section) => section.panels || []).filter((panel) => panel.type === "code");
   if (cards.length) {
-    return cards.map(({file, first, lines, marked, note}) => {
+    return cards.map(({file, first, lines, marked, note, also}) => {
       const place = `${file.replace(/:\d+$/, "")}:${marked}`;
       const line = (lines[marked - first] || "").trim();
-      return h("div", {title: place}, path(near(place)),
+      return h("div", {title: place}, path(place),
         line ? [" ", h("code", {class: "said-line"}, h("bdi", {}, line))] : null,
-        note ? [" ", h("span", {class: "quiet"}, name(near(note), "said"))] : null);
+        (also || []).slice(0, MOST_ALSO).map((each) => [
+          h("span", {class: "quiet"}, ` with line ${each} `),
+          h("code", {class: "said-line"}, h("bdi", {}, (lines[each - first] || "").trim()))]),
+        note ? [" ", h("span", {class: "quiet"}, name(note, "said"))] : null);
     });
   }
   const [own, ...others] = what.split("; ");
-  return [h("div", {title: source}, path(near(source)),
-    own ? [" ", h("span", {class: "quiet"}, name(near(own), "said"))] : null),
-  others.map((each) => h("div", {title: each}, name(near(each), "said")))];
+  return [h("div", {title: source}, path(source),
+    own ? [" ", h("span", {class: "quiet"}, name(own, "said"))] : null),
+  others.map((each) => h("div", {title: each}, name(each, "said")))];
 }
 
 function panelOf(panel) {

@@ -42,7 +42,7 @@ function cellOf(entries, where) {
   const count = entries.length > 1 ? ` ${wrong.length}/${entries.length}` : "";
   const worst = Math.max(...entries.map((entry) => asNumber(entry.outcome.worst ?? 0)));
   const said = `${where}: ${entries.length === 1 ? verdict : `${wrong.length} of ` +
-    `${entries.length} points do not pass`}${letters.length ? `, family ${letters.map(FAMILY)
+    `${entries.length} points do not pass`}${letters.length ? `, cause ${letters.map(FAMILY)
     .join(" ")}` : ""}`;
   const tint = verdict === "pass" ? `pass l${level(worst)}` : `${verdict} f${(letters[0] ?? 7) % 6}`;
   const chosen = entries.includes(current.entry);

@@ -116,11 +116,16 @@ draw.code = (panel) => {
   const lines = panel.lines.map((line, i) => {
     const number = panel.first + i;
     const marked = number === panel.marked;
-    return h("tr", {class: marked ? "marked" : null},
-      h("td", {class: "line"}, marked ? h("span", {class: "away"}, "this line ") : null, number),
+    const also = !marked && (panel.also || []).includes(number);
+    const said = marked ? "this line " : also ? "takes part " : "";
+    return h("tr", {class: marked ? "marked" : also ? "also" : null},
+      h("td", {class: "line", title: said.trim() || null},
+        said ? h("span", {class: "away"}, said) : null, number),
       h("td", {}, h("code", {}, line || " ")));
   });
   const table = h("table", {class: "source"}, h("tbody", {}, lines));
-  return figure(panel, [h("p", {class: "file", title: panel.file}, path(near(panel.file))),
+  const note = (panel.also || []).length ? [panel.note, "Lines with a bar at their number take part."]
+    .filter(Boolean).join(". ") : panel.note;
+  return figure({...panel, note}, [h("p", {class: "file"}, path(panel.file)),
     scrolled(table, panel.file)]);
 };

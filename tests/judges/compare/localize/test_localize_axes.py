@@ -40,7 +40,7 @@ def test_two_axes_that_are_necessary_together_are_named():
 
     axis, text = axis_of(both, tp=2, cp=2, dp=2)
     assert axis == ""
-    assert text == "tp and cp together: without any of them the fault is gone"
+    assert text == "tp and cp together: the fault needs both; without tp or without cp it is gone"
 
 
 def test_no_axis_is_named_for_a_fault_that_occurs_without_each_axis():

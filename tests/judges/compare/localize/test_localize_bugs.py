@@ -86,7 +86,7 @@ def test_a_wrong_gradient_layout_is_located_in_the_backward_of_attention(search)
 
 @planted("cp-layernorm-grads", tp=2, cp=2)
 def test_gradients_summed_over_replicas_are_located_in_the_gradient_reduction(search):
-    axis = "tp and cp together: without any of them the fault is gone"
+    axis = "tp and cp together: the fault needs both; without tp or without cp it is gone"
     check(search, "cp-layernorm-grads", axis)
 
 

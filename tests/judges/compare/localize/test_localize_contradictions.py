@@ -78,7 +78,9 @@ def test_code_between_modules_of_which_one_differs_is_described_without_their_ag
 ) -> None:
     """The wrong input of a module makes its output wrong; both Runs go on with equal outputs."""
     text = report(of_fc1, Fault("forward", "", between=True))
-    assert "outside its submodules: given equal outputs of these, its own code or" in text
+    assert (
+        "outside its submodules: given equal outputs of these, its own code, attributes or" in text
+    )
     assert "agree" not in text
 
 

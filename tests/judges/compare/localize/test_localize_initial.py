@@ -87,4 +87,4 @@ def test_a_layer_on_no_stage_is_due_to_pp_and_the_line_that_sets_up_the_others(
 
     assert ("axis", "pp, which divides the modules into stages") in found.rows
     assert found.source == "/me/stages.py:40"
-    assert found.what.startswith("sets up decoder.layers.1 on its stage")
+    assert found.what.startswith("sets up the modules of a stage, such as decoder.layers.1")

@@ -102,8 +102,8 @@ def test_a_parameter_that_two_stages_hold_names_where_the_later_stage_sets_it_up
     assert copies(trace, ["fc1.bias"], "dp") == ("", "")
     assert source == "/me/stages.py:9"
     assert what == (
-        "sets up fc1 on rank 1 of pp, and on rank 0 at /me/first.py:3; no call that reduces its "
-        "gradient over pp was seen"
+        "sets up the copy of fc1 on the stage pp=1; the stage pp=0 sets up its copy at "
+        "/me/first.py:3; no call that reduces the gradient of the copies over pp was seen"
     )
 
 

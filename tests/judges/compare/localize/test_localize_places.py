@@ -87,7 +87,7 @@ def test_an_asynchronous_reduction_points_to_the_assertion_that_finds_missing_wa
         _, plain = place(wrong, waits)
         assert what == (
             f"{plain}; the call is asynchronous (async_op=True), so its result must not be used "
-            "before a wait: assert_schedule_independent names a missing wait"
+            "before a wait: the assertion assert_schedule_independent finds a missing wait"
         )
 
 
@@ -128,7 +128,7 @@ def unreduced(tmp_path_factory: pytest.TempPathFactory):
     ("made", "names", "said"),
     [
         (REDUCED, ["norm.weight.grad", "fc2.bias.grad"], "the gradients of 2 other parameters"),
-        (OTHERS, [""], "gradients of 128 elements"),
+        (OTHERS, [""], "gradients such as that of fc1.weight (128 elements)"),
         (REDUCED, [""], ""),  # a copy that may be of this gradient
         (BUCKET, [""], ""),
     ],
@@ -141,7 +141,7 @@ def test_a_sum_that_runs_for_other_parameters_is_said_to_miss_this_one(
 
     assert said in clause
     assert bool(clause) == bool(said)
-    assert ("not for this one" in clause) == bool(said)
+    assert ("not for that of fc1.bias" in clause) == bool(said)
     assert summed_for_others(noted.candidate, compare(noted), [NORM], ["fc1.bias"]) == ""
 
 

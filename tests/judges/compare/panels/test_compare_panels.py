@@ -244,7 +244,7 @@ def test_a_wrong_tensor_without_a_pattern_says_whether_one_was_looked_for() -> N
 
     assert isinstance(table, Table)
     assert [row[-1] for row in table.rows] == [
-        *("partial sums over tp", "no pattern fits", "not looked for")
+        *("partial sums over tp", "no pattern fits", "a pattern was not looked for")
     ]
 
 
@@ -298,7 +298,9 @@ def test_the_functions_that_the_first_line_calls_follow_it(tmp_path: Path) -> No
     marked = [code.lines[code.marked - code.first].strip() for code in shown]
     assert marked == ["return Stage(numbers(n))", "def numbers(n):", "class Stage:"]
     assert [code.note for code in shown] == [
-        *("sets up layers.0 on its stage", "called there", "module class Stage")
+        "sets up layers.0 on its stage",
+        f"called by {path}:{at}",
+        "module class Stage",
     ]
 
 

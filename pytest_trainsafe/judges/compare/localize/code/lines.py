@@ -27,6 +27,12 @@ from pytest_trainsafe.trace.schema import TensorEvent
 Place = tuple[str, str]
 NOWHERE: Place = ("", "")
 
+#: The clause on an asynchronous reduction.
+UNWAITED = (
+    "; the call is asynchronous (async_op=True), so its result must not be used before a wait: the "
+    "assertion assert_schedule_independent finds a missing wait"
+)
+
 #: Of the lines that the loss is computed from, at most so many are named beside the last one.
 _MOST_OF_LOSS = 2
 #: Of the collectives that the loss is computed with, at most so many are named.
@@ -47,6 +53,13 @@ def set_up(candidate: Trace, module: str, source: str) -> str:
     led = f", called at {relative(found.at)}" if own(found.at) and found.at != found.inside else ""
     inside = apart(f"; {module} is set up at {relative(found.inside)}{led}", found.inside, source)
     return inside or apart(f"; {module} is set up at {relative(found.at)}", found.at, source)
+
+
+def set_up_at(candidate: Trace, module: str) -> str:
+    """The user's line that puts a module into its place; "" if it is not known."""
+    placed = (each for rank in candidate.ranks for each in rank.events_of(SetUp))
+    lines = next(((each.inside, each.at) for each in placed if each.module == module), ())
+    return next((line for line in lines if own(line)), "")
 
 
 def constructed(candidate: Trace, module: str, source: str) -> str:
@@ -128,11 +141,17 @@ def called_by(stepper: Site, sites: Iterable[Site]) -> str:
 
 
 def collectives_of_loss(candidate: Trace) -> str:
-    """A clause on the collectives between the model and the loss; "" if there are none.
+    """A clause on the collectives between the model and the loss; "" if there are none."""
+    listed = [f"{call} over {axes} at {at}" for call, axes, at in calls_of_loss(candidate)]
+    return f"; the loss is computed with {', '.join(listed)}" if listed else ""
+
+
+def calls_of_loss(candidate: Trace) -> list[tuple[str, str, str]]:
+    """The collectives between the model and the loss: each call, its axes, and its line.
 
     They are the user's calls of the first rank, in the first micro-batch that has a loss.
     """
-    calls: dict[str, None] = {}
+    calls: dict[tuple[str, str, str], None] = {}
     for event in candidate.ranks[0].events:
         if isinstance(event, TensorEvent) and event.id.kind == "activation":
             calls.clear()
@@ -140,9 +159,8 @@ def collectives_of_loss(candidate: Trace) -> str:
             break
         elif isinstance(event, CollectiveEvent) and own(event.user or event.site):
             at = relative(event.user or event.site)
-            calls[f"{event} over {over(candidate.point, event.ranks)} at {at}"] = None
-    listed = [*calls][:_MOST_OF_LOSS_CALLS]
-    return f"; the loss is computed with {', '.join(listed)}" if listed else ""
+            calls[str(event), over(candidate.point, event.ranks), at] = None
+    return [*calls][:_MOST_OF_LOSS_CALLS]
 
 
 def apart(clause: str, line: str, source: str) -> str:
@@ -168,10 +186,7 @@ def unwaited(made: Reduction) -> str:
     """A clause on an asynchronous reduction, whose result may be used too early; else ""."""
     if not made.asynchronous:
         return ""
-    return (
-        "; the call is asynchronous (async_op=True), so its result must not be used before a wait: "
-        "assert_schedule_independent names a missing wait"
-    )
+    return UNWAITED
 
 
 def program_line(program: Program) -> str:

@@ -160,10 +160,12 @@ def copies(candidate: Trace, targets: Sequence[str], over: str = "") -> Place:
     first, last = min(lines), max(lines)
     if not own(lines[last]):
         return NOWHERE
-    other = f", and on rank {first} at {relative(lines[first])}" if own(lines[first]) else ""
+    other = ""
+    if own(lines[first]):
+        other = f"; the stage {axis}={first} sets up its copy at {relative(lines[first])}"
     return lines[last], (
-        f"sets up {path.rpartition('.')[0]} on rank {last} of {axis}{other}; no call that reduces "
-        f"its gradient over {axis} was seen"
+        f"sets up the copy of {path.rpartition('.')[0]} on the stage {axis}={last}{other}; no call "
+        f"that reduces the gradient of the copies over {axis} was seen"
     )
 
 
@@ -192,14 +194,14 @@ def summed_for_others(
         return ""  # of these parameters, or of a bucket
     if possible:
         least, *more = sorted(size for size in sizes if size is not None)
-        said = f"gradients of {least} elements{f' and {len(more)} other sizes' if more else ''}"
-        said += f", such as that of {_of_size(candidate, least)},"
+        said = f"gradients such as that of {_of_size(candidate, least)} ({least} elements"
+        said += f", and of {len(more)} other size{'s' if len(more) > 1 else ''})" if more else ")"
     else:
         given = given_at(candidate)
         count = len(set().union(*(given[made.site] for made in over)))
         said = f"the gradients of {count} other parameter{'s' if count > 1 else ''}"
     line = over[0].caller if own(over[0].caller) else over[0].site
-    these = "this one" if len(targets) == 1 else f"these {len(targets)} parameters"
+    these = f"that of {targets[0]}" if len(targets) == 1 else f"these {len(targets)} parameters"
     if possible and len(own_sizes) == 1:
         these += f" ({min(own_sizes)} elements)"
     return f"; {over[0]} at {relative(line)} runs for {said} and not for {these}"

@@ -99,13 +99,15 @@ class UnheldLines:
             return ("", "") if not self.theirs else self._of(self.theirs, " in the reference")
         expected = {(line.at, line.operation, line.stepped) for line in self.theirs}
         odd = [x for x in self.ours if (x.at, x.operation, x.stepped) not in expected]
+        if self.theirs and not odd and self._buffers:
+            return self._of(self.ours, "", ", as in the reference")
         return self._of(odd if self.theirs and odd else self.ours)
 
-    def _of(self, lines: Sequence[Changed], where: str = "") -> tuple[str, str]:
+    def _of(self, lines: Sequence[Changed], where: str = "", same: str = "") -> tuple[str, str]:
         line = min(lines, key=lambda each: each.operation in _COPIES)
         led = f"; called at {relative(line.caller)}" if line.caller else ""
         what = "buffers" if self._buffers else "parameters that no watched optimizer holds"
-        return line.at, f"changes {what}{where}, by {line.operation}{led}"
+        return line.at, f"changes {what}{where}, by {line.operation}{same}{led}"
 
     def _order(self) -> str:
         """A clause on the order of change and optimizer's step, if the reference's differs."""

@@ -1,0 +1,142 @@
+"""The lines that take part in a fault beside the line that a place names, in the lines shown.
+
+The code that a place names is often a call, and the statement at fault is near it.  What is marked
+follows from the text of the function and from what is known of the fault.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+import msgspec
+
+from pytest_trainsafe.core.untrusted import read_file
+from pytest_trainsafe.report.panels import Code
+
+#: The most bytes of a file of which lines are marked.
+_MOST = 400_000
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+#: Parts of the names of calls that exchange data, or wait for it.
+_EXCHANGES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "ring")
+_WAITS = frozenset({"wait", "synchronize"})
+
+#: Names of calls that scale a tensor in place, or divide it.
+_SCALES = frozenset({"mul_", "div_", "mul", "div", "true_divide"})
+
+
+def with_marks(
+    code: Code, place: str, others: Collection[str], *, scales: bool, reduces: bool, set_up: bool
+) -> Code:
+    """The lines with those marked that take part, beside the one that `place` names.
+
+    `others` are other places of the same fault.  `scales` says that a factor is wrong, and
+    `reduces` that the reduction of gradients is: divisions near it are marked, and the conditions
+    on which it runs.  `set_up` says that the line sets up a module: lines that make what is given
+    to it are marked.  Of a whole function, the calls that exchange data are marked.
+    """
+    path = place.rpartition(":")[0]
+    found = {int(each.rpartition(":")[2]) for each in others if each.rpartition(":")[0] == path}
+    function = _function_at(path, code.marked)
+    if function is not None:
+        if function.lineno == code.marked:
+            found = {line for line in found if line > code.marked}  # not its decorators
+            found |= {*_lines(function, _exchanges)}
+        if scales:
+            found |= {*_divisors(function)}
+        if reduces and function.lineno != code.marked:
+            found |= {*_conditions(function, code.marked)}
+        if set_up:
+            found |= {*_given(function, code.marked)}
+    shown = range(code.first, code.first + len(code.lines))
+    also = tuple(sorted(line for line in found - {code.marked} if line in shown))
+    return msgspec.structs.replace(code, also=also)
+
+
+def _function_at(path: str, line: int) -> _Function | None:
+    """The innermost function around a line of a file; None if there is none, or no file."""
+    try:
+        tree = ast.parse(read_file(Path(path), max_bytes=_MOST))
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, _Function) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return max(around, key=lambda node: node.lineno, default=None)
+
+
+def _lines(function: _Function, wanted: Callable[[ast.Call], bool]) -> Iterator[int]:
+    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
+    return (call.lineno for call in calls if wanted(call))
+
+
+def _name(call: ast.Call) -> str:
+    """The last part of what is called: "all_reduce" of `dist.all_reduce(x)`."""
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _exchanges(call: ast.Call) -> bool:
+    name = _name(call)
+    return name in _WAITS or any(part in name for part in _EXCHANGES)
+
+
+def _divisors(function: _Function) -> Iterator[int]:
+    """The lines that scale or divide in a function, and those that make what they divide by."""
+    used: set[str] = set()
+    for node in ast.walk(function):
+        by: list[ast.expr] = []
+        if isinstance(node, ast.Call) and _name(node) in _SCALES:
+            by = node.args
+        elif isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
+            by = [node.right if isinstance(node, ast.BinOp) else node.value]
+        if by:
+            assert isinstance(node, ast.expr | ast.stmt)
+            yield node.lineno
+            used |= {name for each in by for name in _names(each)}
+    yield from _assigned(function, used)
+
+
+def _conditions(function: _Function, line: int) -> Iterator[int]:
+    """The lines of the innermost condition on which a line of the function runs."""
+    around = [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.If) and node.lineno < line <= (node.end_lineno or 0)
+    ]
+    if around:
+        yield max(node.lineno for node in around)
+
+
+def _given(function: _Function, line: int) -> Iterator[int]:
+    """The lines of a function that make what the statement at a line is given, and its keywords."""
+    around = [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.stmt)
+        and not isinstance(node, _Function | ast.For | ast.If | ast.With | ast.While)
+        and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    if around:
+        statement = max(around, key=lambda node: node.lineno)
+        yield from range(statement.lineno, (statement.end_lineno or line) + 1)
+        yield from _assigned(function, {*_names(statement)})
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """The local names that an expression or statement reads."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load):
+            yield each.id
+
+
+def _assigned(function: _Function, names: Collection[str]) -> Iterator[int]:
+    """The lines of a function that assign one of some names."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in names:
+            yield node.lineno

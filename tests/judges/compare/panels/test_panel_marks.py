@@ -1,0 +1,88 @@
+"""Beside the line that a place names, the lines that take part in the fault are marked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_trainsafe.core.finding import Located
+from pytest_trainsafe.judges.compare.panels.marks import with_marks
+from pytest_trainsafe.judges.compare.panels.source import source
+from pytest_trainsafe.report.source import code_at
+
+PROGRAM = """\
+def start(bucket, axes):
+    divisor = axes.dp.size
+    unused = axes.tp.size
+    bucket.mul_(1 / divisor)
+    if axes.zero:
+        scatter(bucket)
+        all_reduce(bucket)
+    number = 1
+    layer = Block(
+        number,
+        blocks=(),
+    )
+    work.wait()
+"""
+
+
+def marked(folder: Path, line: int, *others: int, **facts: bool) -> list[str]:
+    path = folder / "program.py"
+    path.write_text(PROGRAM)
+    code = code_at(f"{path}:{line}", "Source")
+    assert code is not None
+    given = {"scales": False, "reduces": False, "set_up": False, **facts}
+    made = with_marks(code, f"{path}:{line}", [f"{path}:{each}" for each in others], **given)
+    return [made.lines[each - made.first].strip() for each in made.also]
+
+
+@pytest.mark.parametrize(
+    ("line", "facts", "expected"),
+    [
+        (7, {"scales": True}, ["divisor = axes.dp.size", "bucket.mul_(1 / divisor)"]),
+        (7, {"reduces": True}, ["if axes.zero:"]),
+        (9, {"set_up": True}, ["number = 1", "number,", "blocks=(),", ")"]),
+        (1, {}, ["all_reduce(bucket)", "work.wait()"]),
+        (7, {}, []),
+    ],
+)
+def test_a_fact_marks_the_lines_that_it_is_about(
+    tmp_path: Path, line: int, facts: dict[str, bool], expected: list[str]
+) -> None:
+    assert marked(tmp_path, line, **facts) == expected
+
+
+def test_a_decorator_is_no_place_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "decorated.py"
+    path.write_text("@staticmethod\ndef backward(ctx):\n    return 1\n")
+    code = code_at(f"{path}:2", "Source")
+    assert code is not None
+    made = with_marks(code, f"{path}:2", [f"{path}:1"], scales=False, reduces=False, set_up=False)
+    assert made.also == ()
+
+
+def test_another_place_among_the_lines_is_marked(tmp_path: Path) -> None:
+    assert marked(tmp_path, 4, 6) == ["scatter(bucket)"]
+
+
+def test_what_a_forward_calls_stands_before_the_line_that_sets_up_its_module(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(
+        "class Up:\n    def forward(self, x):\n        return twice(x)\n\n\n"
+        "def twice(x):\n    return 2 * x\n" + "FILLER = 1\n" * 20 + "up = Up()\n"
+    )
+    what = f"module class Up; layers.0 is set up at {path}:28"
+    faults = (("forward", "layers.0"),)
+    shown = source(Located((), f"{path}:1", what, faults), [], explained=False)
+    assert [code.lines[code.marked - code.first].strip() for code in shown] == [
+        *("def forward(self, x):", "def twice(x):", "up = Up()")
+    ]
+    # If other modules of the class agree, the line that sets it up comes first.
+    agree = "layers.1 of the same class agrees, so look at what this one is set up with"
+    what = f"module class Up; {agree}, at {path}:28"
+    shown = source(Located((), f"{path}:1", what, faults), [], explained=False)
+    assert shown[0].lines[shown[0].marked - shown[0].first] == "up = Up()"

@@ -48,4 +48,4 @@ def network(settings: Settings) -> str:
         return PRIVATE
     reason = f" (private is not available: {why_not()})" if settings.network == "auto" else ""
     risk = "other users of this machine can change what ranks exchange"
-    return f"network host{reason}: {risk}, see {page('usage.md#the-network-of-ranks')}"
+    return f"network host{reason}: {risk}, see {page('running.md#the-network-of-ranks')}"

@@ -148,8 +148,9 @@ OPTIONS = (
         f"How rank groups are started: {listing(LAUNCHERS)}, or a launcher that a hook adds",
         values.choice(LAUNCHERS),
         more="`warm` forks ranks, `torchrun` starts them anew, `threads` runs them "
-        "[in turn in one process](#ranks-in-one-process); `auto` is warm for functions, "
-        "torchrun for scripts. A [launcher of your own](#a-launcher-of-your-own) has its own name",
+        "[in turn in one process](running.md#ranks-in-one-process); `auto` is warm for functions, "
+        "torchrun for scripts. A [launcher of your own](extending.md#a-launcher-of-your-own) has "
+        "its own name",
     ),
     Option(
         "max-threads",
@@ -172,8 +173,8 @@ OPTIONS = (
         "NETWORK",
         f"Network of the ranks: {listing(NETWORKS)}",
         values.parse_network,
-        more="`private` connects [only the ranks of a group](#the-network-of-ranks), `host` is the "
-        "network of the machine, and `auto` is `private` where the kernel allows it",
+        more="`private` connects [only the ranks of a group](running.md#the-network-of-ranks), "
+        "`host` is the network of the machine, and `auto` is `private` where the kernel allows it",
     ),
     Option(
         "timeout",
@@ -279,7 +280,7 @@ OPTIONS = (
         "Give this rank the terminal at a breakpoint(), while the others wait",
         values.parse_rank,
         text=lambda rank: "" if rank is None else str(rank),
-        more="[how](#print-and-debug-inside-a-rank)",
+        more="[how](running.md#print-and-debug-inside-a-rank)",
     ),
     Option(
         "localize",
@@ -330,7 +331,7 @@ OPTIONS = (
         "Run every reference instead of reusing those of earlier runs",
         kind="flag",
         default="off",
-        more="[references](#references-are-run-once)",
+        more="[references](running.md#references-are-run-once)",
     ),
     Option(
         "cache-size",

@@ -7,7 +7,7 @@ import importlib.metadata
 
 
 def page(name: str) -> str:
-    """The address of a page of the documentation: `page("usage.md#random-numbers")`.
+    """The address of a page of the documentation: `page("programs.md#random-numbers")`.
 
     A bare checkout has no metadata to take it from; there it is the page's path.
     """

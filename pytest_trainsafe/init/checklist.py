@@ -22,7 +22,7 @@ from pytest_trainsafe.trace.reader import RankTrace
 from pytest_trainsafe.trace.rng.events import DrawEvent, WorkerDraw
 from pytest_trainsafe.trace.schema import TensorEvent
 
-COMMON = "usage.md#what-the-reference-and-the-candidate-must-have-in-common"
+COMMON = "programs.md#what-the-reference-and-the-candidate-must-have-in-common"
 
 #: The most lines or files that a row names.
 _FEW = 3
@@ -96,7 +96,7 @@ def _model(seen: Seen) -> Check:
         )
     if not any(step.optimizer_stepped for step in seen.rank.steps):
         todo = "call ctx.watch(model, optimizer), and optimizer.step() inside `with ctx.step():`"
-        page = "usage.md#data-parallel-wrappers-and-optimizers"
+        page = "programs.md#data-parallel-wrappers-and-optimizers"
         return Check("lacks", "model", f"{text}; no watched optimizer takes a step", todo, page)
     return Check("ok", "model", text)
 
@@ -118,7 +118,7 @@ def _steps(seen: Seen) -> Check:
         )
     if len(steps) == 1:
         todo = "take two steps: only the second shows what the first leaves behind"
-        return Check("lacks", "steps", text, todo, "usage.md#how-many-steps")
+        return Check("lacks", "steps", text, todo, "programs.md#how-many-steps")
     if not whole and counts == [1]:
         todo = "give each step two micro-batches or more, so that dp ranks can divide them"
         return Check("note", "steps", text, todo, COMMON)
@@ -146,7 +146,7 @@ def _gradients(seen: Seen) -> Check:
 
 def _dtype(seen: Seen) -> Check:
     trial = seen.trial
-    page = "usage.md#the-same-data-in-every-dtype"
+    page = "programs.md#the-same-data-in-every-dtype"
     todo = "use model.to(ctx.device, ctx.dtype), and ctx.dtype wherever the program names a dtype"
     if trial.not_float64:
         text = f"the program cannot run in float64: {trial.not_float64}"
@@ -198,7 +198,7 @@ def _deterministic(seen: Seen) -> Check:
     if flaw:
         todo = "seed each generator from ctx.seed and the micro-batch's number"
         text = f"no: trained again, the program {flaw}"
-        return Check("lacks", "deterministic", text, todo, "usage.md#random-numbers")
+        return Check("lacks", "deterministic", text, todo, "programs.md#random-numbers")
     return Check("ok", "deterministic", "trained again, it has the same data and results")
 
 
@@ -229,7 +229,7 @@ def _axes(seen: Seen) -> Check:
             "the process groups of your layers"
         )
         text = "the program asks for no axis, so it would train the same on every rank"
-        return Check("lacks", "axes", text, todo, "usage.md#reading-the-point")
+        return Check("lacks", "axes", text, todo, "programs.md#reading-the-point")
     parts = [f"{axis} ({', '.join(how)})" for axis, how in axes.asked.items()]
     more = f"; also reads or names {', '.join(axes.others)}" if axes.others else ""
     return Check("ok", "axes", f"{', '.join(parts)}{more}")

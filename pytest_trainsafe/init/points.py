@@ -170,7 +170,7 @@ def _compared(
             both = f"{text}; {declared}"
             return Check("lacks", label, both, todo, "layouts.md#losses-and-gradients")
         todo = "run the test, whose report names the code at fault"
-        return Check("lacks", label, text, todo, "usage.md#finding-the-code-at-fault")
+        return Check("lacks", label, text, todo, "running.md#finding-the-code-at-fault")
     names = [name for _, name in proposal.lacking if name]
     text = proposal.headline + (f": {', '.join(names)}" if names else "")
     if layouts.own and not layouts.read:

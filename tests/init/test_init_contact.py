@@ -167,7 +167,7 @@ def test_unseeded_data_are_said_to_differ_when_the_program_is_trained_again(
     found = rows_of(first("unseeded:train"))
 
     assert found["deterministic"].startswith("lacks no: trained again, the program ")
-    assert "docs/usage.md#random-numbers" in found["deterministic"]
+    assert "docs/programs.md#random-numbers" in found["deterministic"]
 
 
 def test_values_that_ranks_would_draw_apart_are_lacking_if_they_hold_parts(

@@ -25,7 +25,7 @@ os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])
 """
 
 RISK = "other users of this machine can change what ranks exchange, see " + page(
-    "usage.md#the-network-of-ranks"
+    "running.md#the-network-of-ranks"
 )
 REFUSED = "unshare refuses a network namespace: No space left on device"
 

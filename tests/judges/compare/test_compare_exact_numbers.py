@@ -109,7 +109,7 @@ FAULTS: dict[str, tuple[str, str, WrongTensor]] = {
         wrong(lambda at: changed([2, 3], ALL, torch.zeros_like(REFERENCE))),
     ),
     "shifted": ("shifted", "forward by one row", wrong(lambda at: REFERENCE.roll(1, 0))),
-    "permuted": ("permuted rows", "row 1 holds the values", wrong(lambda at: swapped())),
+    "permuted": ("permuted rows", "index 1 holds the values", wrong(lambda at: swapped())),
     "confined": ("confined", "rows 2-3", wrong(lambda at: changed([2, 3], ALL, OTHER))),
 }  # fmt: skip
 

@@ -96,7 +96,7 @@ def test_a_pack_is_learned_from_healthy_tests_and_checked(pytester: pytest.Pytes
     pack = (pytester.path / "invariants" / "ours.pack").read_text(encoding="utf-8")
     assert 'program "program:train" = {' in pack
 
-    # Names of different lengths: of a file of the same size and second Python keeps what it compiled.
+    # Names of different lengths: Python reuses what it compiled of a file of this size and second.
     for fault, test in (("no zero_grad", "share"), ("unreduced", "diverge"), ("", "healthy")):
         pytester.makepyfile(program=PROGRAM.replace('FAULT = ""', f"FAULT = {fault!r}"))
         checked = pytester.runpytest_inprocess("test_checked.py", "-k", test)

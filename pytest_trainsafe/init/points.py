@@ -17,8 +17,9 @@ from pytest_trainsafe.init.checklist import Check
 from pytest_trainsafe.init.files import beside, create
 from pytest_trainsafe.init.program import Found
 from pytest_trainsafe.init.trial import LAYOUTS, Trial
+from pytest_trainsafe.judges.compare.declarations.misaveraged import Misaveraged
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
-from pytest_trainsafe.judges.compare.judgement import ladder_of
+from pytest_trainsafe.judges.compare.judgement import Advice, ladder_of
 from pytest_trainsafe.judges.compare.text.proposal import advice_rows
 from pytest_trainsafe.judges.joint import JointJudgement, judge_case
 from pytest_trainsafe.judges.replay.rng.overwritten import overwritten
@@ -37,6 +38,13 @@ PAGE = "layouts.md#annotations-are-proposed"
 PASS_THEM = (
     'write LAYOUTS = Path(__file__).with_name("layouts.yaml"), and annotations=LAYOUTS in '
     "ctx.initialize and ctx.watch"
+)
+
+#: Until ctx.initialize knows which parameters are cut, the outputs of modules are those of other
+#: parameters, and no layout explains them.
+MODULES_LATER = (
+    "; then run the test with --trainsafe-annotate, which adds the layouts of modules: they show "
+    "only when ctx.initialize knows those of the parameters"
 )
 
 
@@ -164,17 +172,18 @@ def _compared(
         return Check("ok", label, f"trains like one device{with_them}")
     if proposal is None:
         text = f"{_difference(joint)}{with_them}"
-        declared = _declared(joint)
-        if declared:
-            todo = "change this declaration, or the code that it describes"
-            both = f"{text}; {declared}"
-            return Check("lacks", label, both, todo, "layouts.md#losses-and-gradients")
+        if advice := _declared(joint):
+            verb = "add" if _only_adds(advice.misaveraged) else "change"
+            todo = f"{verb} this declaration, or correct the code that it describes"
+            said = " ".join(said for _, said, _ in advice_rows(replace(advice, proposal=None)))
+            return Check("lacks", label, f"{text}; {said}", todo, "layouts.md#losses-and-gradients")
         todo = "run the test, whose report names the code at fault"
         return Check("lacks", label, text, todo, "running.md#finding-the-code-at-fault")
     names = [name for _, name in proposal.lacking if name]
     text = proposal.headline + (f": {', '.join(names)}" if names else "")
     if layouts.own and not layouts.read:
-        return Check("lacks", label, f"{text}; {layouts.name} has them", PASS_THEM, PAGE)
+        todo = f"{PASS_THEM}{MODULES_LATER if proposal.shaped else ''}"
+        return Check("lacks", label, f"{text}; {layouts.name} has them", todo, PAGE)
     if layouts.own:
         return Check("lacks", label, text, "run the test with --trainsafe-annotate", PAGE)
     where = f"add the entries below to {layouts.name}"
@@ -183,13 +192,24 @@ def _compared(
     return Check("lacks", label, text, f"{where}{also}{annotate}", PAGE)
 
 
-def _declared(joint: JointJudgement) -> str:
-    """What another declaration of means over ranks, or of layouts, would explain; "" for none."""
+def _declared(joint: JointJudgement) -> Advice | None:
+    """The advice that another declaration of means over ranks, or of layouts, explains the failure.
+
+    None if there is no such advice.
+    """
     ladder = ladder_of(joint.judgements)
     advice = ladder.rungs[-1].advice if ladder is not None and ladder.rungs else None
     if advice is None or (advice.misaveraged is None and advice.misdeclared is None):
-        return ""
-    return " ".join(text for _, text, _ in advice_rows(replace(advice, proposal=None)))
+        return None
+    return advice
+
+
+def _only_adds(means: Misaveraged | None) -> bool:
+    """Whether the means over ranks that fit have all those that are declared, and more."""
+    if means is None:
+        return False
+    kept = {*means.gradients} <= {*means.fitting_gradients}
+    return kept and {*means.loss} <= {*means.fitting_loss}
 
 
 def _difference(joint: JointJudgement) -> str:

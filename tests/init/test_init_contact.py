@@ -50,6 +50,7 @@ def test_layouts_that_a_program_does_not_pass_are_named_and_written(own_model, f
         "lacks layouts are missing for 6 parameters: blocks.0.up.weight"
     )
     assert "annotations=LAYOUTS in ctx.initialize and ctx.watch" in found["tp=2"]
+    assert "--trainsafe-annotate, which adds the layouts of modules" in found["tp=2"]
     assert f"see: {page('layouts.md#annotations-are-proposed')}" in found["tp=2"]
     assert "up.weight: {tp_dim: 0}" in (own_model / "layouts.yaml").read_text()
     assert file.with_name("test_train.py").read_text() == "mine\n"
@@ -104,6 +105,31 @@ def test_a_missing_reduction_is_said_of_the_axis_that_needs_it(folder, first, ro
     assert found["dp=2"].startswith("lacks differs from one device: ")
     assert "an all-reduce over dp is missing" in found["dp=2"]
     assert (folder.path / "test_forgetful.py").exists()
+
+
+@pytest.mark.parametrize("declared", ["", "loss"])
+def test_a_mean_that_is_not_declared_is_to_be_added_and_a_wrong_one_to_be_changed(
+    declared, folder, first, rows_of, plain
+):
+    """The reduction averages over dp; the loss is a mean too, or is only declared to be one."""
+    gradients = '"gradients": {"mean": ["dp"]}'
+    of_rank = ".pow(2).mean() / 4"
+    text = plain.replace(of_rank, f'{of_rank} * ctx.point.size("dp")')
+    reduced = '                dist.all_reduce(parameter.grad, group=ctx.group("dp"))\n'
+    text = text.replace(
+        reduced, reduced + '                parameter.grad /= ctx.point.size("dp")\n'
+    )
+    means = f'{{{gradients}, "loss": {{"mean": ["dp"]}}}}' if declared else f"{{{gradients}}}"
+    if declared:
+        text = text.replace("ctx.loss(loss)", 'ctx.loss(loss / ctx.point.size("dp"))')
+    text = text.replace("watch(model, optimizer)", f"watch(model, optimizer, annotations={means})")
+    folder.makepyfile(averaging=text)
+
+    found = rows_of(first("averaging:train"))
+
+    assert "every tensor matches its reference" in found["dp=2"]
+    verb = "change" if declared else "add"
+    assert f"to do: {verb} this declaration, or correct the code" in found["dp=2"]
 
 
 def test_an_axis_over_the_ranks_of_others_is_tried_itself_on_the_ranks_of_one(

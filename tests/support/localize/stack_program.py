@@ -147,10 +147,17 @@ class Stack(nn.Module):
 ANNOTATIONS = {"modules": {"up": {"output": {"tp_dim": -1}}, "relu": {"output": {"tp_dim": -1}}}}
 
 
-def train(ctx: Any, bug: str = "", recompute: bool = False, last: int = 4) -> None:
+#: Gradients are declared as means over dp, and no layout of a module is declared.
+MEANS_ALONE = {"gradients": {"mean": ["dp"]}}
+
+
+def train(
+    ctx: Any, bug: str = "", recompute: bool = False, last: int = 4, means: bool = False
+) -> None:
     """Trains one step; the last micro-batch has `last` rows, the other one has four.
 
-    `bug` is one bug or several, joined by "+".
+    `bug` is one bug or several, joined by "+".  With `means`, each dp rank averages over its own
+    micro-batches, the reduction over dp averages too, and the layouts of modules are missing.
     """
     bugs = bug.split("+") if ctx.world_size > 1 else [""]
     model = Stack(ctx.point.size("tp"), ctx.group("tp"), bugs[0], recompute)
@@ -159,7 +166,8 @@ def train(ctx: Any, bug: str = "", recompute: bool = False, last: int = 4) -> No
     if "start" in bugs:
         model.get_parameter("blocks.1.down.bias").data.add_(1.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    ctx.watch(model, optimizer, annotations=ANNOTATIONS)
+    ctx.watch(model, optimizer, annotations=MEANS_ALONE if means else ANNOTATIONS)
+    ranks = ctx.point.size("dp") if means else 1
     with ctx.step():
         for index in ctx.microbatches(2):
             data = torch.Generator().manual_seed(index)
@@ -170,12 +178,13 @@ def train(ctx: Any, bug: str = "", recompute: bool = False, last: int = 4) -> No
                 if "divisor" in bugs:
                     loss = loss * (rows / 4)  # divided by the rows of a full micro-batch
                 ctx.loss(loss * 2 if "reported" in bugs else loss)
-                (loss * 2 if "differentiated" in bugs else loss).backward()
+                (loss * (2 if "differentiated" in bugs else ranks)).backward()
         squares = torch.zeros((), dtype=ctx.dtype)
         for name, parameter in model.named_parameters():
             if "unreduced" not in bugs or name != "blocks.1.down.bias":
                 dist.all_reduce(parameter.grad, group=ctx.group("dp"))
             assert parameter.grad is not None
+            parameter.grad /= ranks
             whole = parameter.grad.square().sum()
             if hasattr(parameter, "partition_dim"):
                 dist.all_reduce(whole, group=ctx.group("tp"))

@@ -92,11 +92,11 @@ def _layout(
         if id.kind == "activation_grad":
             own = needs.get(("modules", id.module, place_of(id)))
             if own is not None:
-                return own.layout
+                return _averaged_as(event, own.layout)
         need = needs.get(("modules", id.module, id.name))
         if need is None or id.kind == "activation":
             return need.layout if need else None
-        return tuple(p for p in need.layout if not isinstance(p, Partial))
+        return _averaged_as(event, tuple(p for p in need.layout if not isinstance(p, Partial)))
     name = next((n for n in _names(id) if n in shapes), "")
     need = needs.get(("parameters", name, ""))
     if need is None or id.kind == "grad_norm":
@@ -106,6 +106,16 @@ def _layout(
     if event.shape != shapes[name]:
         return None
     return (*need.added, *(p for p in event.layout if isinstance(p, Partial | Scaled)))
+
+
+def _averaged_as(event: TensorEvent, layout: Layout) -> Layout:
+    """The layout of a gradient with the averages over ranks that are declared for `event`.
+
+    A module's entry says nothing about them: they come from the declaration of the reduction, and
+    at another Point they are over other axes.
+    """
+    split = (p for p in layout if not isinstance(p, Scaled))
+    return (*split, *(p for p in event.layout if isinstance(p, Scaled)))
 
 
 def _names(id: TensorId) -> Iterable[str]:

@@ -180,7 +180,7 @@ def test_control_characters_of_names_do_not_reach_the_terminal():
 
 
 def test_totals_say_how_long_ranks_of_other_test_runs_were_waited_for():
-    held_up = {**JUDGED, "waited": 0.75}
+    held_up: PointSummary = {**JUDGED, "waited": 0.75}
     (line,) = totals([held_up, held_up])
     assert line.endswith("train 2.5 s; waited 1.5 s for ranks that other test runs held")
     assert "waited" not in totals([held_up])[0]

@@ -56,6 +56,18 @@ def gather(arguments: list[str], is_path: Callable[[str], bool]) -> list[str]:
     return taken
 
 
+def split_quoted(words: Iterable[str]) -> list[str]:
+    """The axis words, where several may be in one, as a shell passes "tp=1 cp=2" in quotes.
+
+    A word is divided only if each of its parts is an axis word: a value may have a space.
+    """
+    divided: list[str] = []
+    for word in words:
+        parts = word.split()
+        divided += parts if parts and all(map(_WORD.match, parts)) else [word]
+    return divided
+
+
 def parse_words(words: Iterable[str], source: str = OPTION) -> SweepWords:
     """Parses words such as "tp=1,2".  Each test checks the values of axes that are not built in.
 

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_trainsafe.config.checks import set_judges
 from pytest_trainsafe.config.extensions import import_paths, read_launchers, read_rungs
-from pytest_trainsafe.config.grammar import OPTION, parse_words
+from pytest_trainsafe.config.grammar import OPTION, parse_words, split_quoted
 from pytest_trainsafe.config.settings import LAUNCHERS, WORKER_SWEEP, Settings
 from pytest_trainsafe.config.table import BY_NAME, OPTIONS, PROFILES_KEY, Option
 from pytest_trainsafe.config.values import choice
@@ -202,7 +202,7 @@ def _sweep(config: pytest.Config, profile: _Profile) -> tuple[list[str], str]:
         return list(handed["words"]), ini if handed["from_ini"] else OPTION
     given = config.getoption("trainsafe_sweep")
     if given:
-        return list(given), OPTION
+        return split_quoted(given), OPTION
     name, values = profile
     if "sweep" in values:
         return values["sweep"].split(), f"sweep of the profile {excerpt(name)}"

@@ -18,7 +18,7 @@ from pytest_trainsafe.init.axes import axes_of
 from pytest_trainsafe.init.checklist import Check, Seen, checklist
 from pytest_trainsafe.init.files import create, path_of_test, text_of_test
 from pytest_trainsafe.init.points import LayoutFile, tried
-from pytest_trainsafe.init.program import Found
+from pytest_trainsafe.init.program import Found, module_of
 from pytest_trainsafe.init.trial import try_out
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import headline, raised_at
@@ -102,14 +102,19 @@ class _Contact:
         if trial.dtype != WIDEST:
             self.session.settings = self.session.settings._replace(dtypes=(trial.dtype,))
         layouts = LayoutFile.of(trial, self.found, self.folder)
+        points = []
         for row in tried(self.session, self.found, trial, axes, self.config, layouts):
             self._rows([row])
-            rows.append(row)
+            points.append(row)
+        rows += points
         path = path_of_test(self.found, self.folder, _testpaths(self.config))
         text = text_of_test(self.found, axes, path)
         written = self._write(path, text, layouts)
         lacking = [row for row in rows if row.mark == "lacks"]
-        self._next(path, layouts, lacking)
+        annotate = any(row.mark != "ok" for row in points) and (
+            layouts.own or layouts.read or bool(layouts.wanted)
+        )
+        self._next(path, annotate, lacking)
         return written and not lacking
 
     def _rows(self, rows: Iterable[Check]) -> None:
@@ -141,7 +146,7 @@ class _Contact:
             self._lines("", *(f"    {line}" for line in trace))
         advice = []
         if program.script is not None and "ctx.step" in rank.error:
-            module = self.found.file.stem
+            module = module_of(self.found.file, self.folder)
             advice.append(
                 "a script gets ctx by `ctx = pytest_trainsafe.context()`; to train a function of "
                 f"this file, give {module}:FUNCTION instead"
@@ -171,7 +176,7 @@ class _Contact:
             self._lines(*(f"    {line}" for line in wanted.splitlines()))
         return not why
 
-    def _next(self, path: Path, layouts: LayoutFile, lacking: list[Check]) -> None:
+    def _next(self, path: Path, annotate: bool, lacking: list[Check]) -> None:
         command = f"pytest {os.path.relpath(path)}"
         self._lines("", "next:")
         if lacking:
@@ -180,7 +185,7 @@ class _Contact:
                 f"  do what the rows marked lacks say ({labels}), and run this again or the test"
             )
         self._lines(f"  {command}")
-        if layouts.own or layouts.read or layouts.wanted:
+        if annotate:
             self._lines(f"  {command} --trainsafe-annotate   # adds layouts that are still missing")
 
     def _lines(self, *lines: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_trainsafe.init.axes import Axes
-from pytest_trainsafe.init.program import Found, is_own
+from pytest_trainsafe.init.program import Found, above_packages, is_own
 
 
 def create(path: Path, text: str) -> str:
@@ -83,7 +83,7 @@ def _module(found: Found, path: Path) -> str:
     pytest makes modules importable from the first folder above a test without `__init__.py`.  Where
     the name that the user typed is not found from there, the name relative to that folder is.
     """
-    typed, top, file = _typed(found), _top(path), _module_path(found)
+    typed, top, file = _typed(found), above_packages(path), _module_path(found)
     if _reaches(found, path, typed) or not file.is_relative_to(top):
         return typed
     near = file.relative_to(top).parts
@@ -98,18 +98,10 @@ def _module_path(found: Found) -> Path:
     return found.file.with_suffix("") if found.file.stem != "__init__" else found.file.parent
 
 
-def _top(path: Path) -> Path:
-    """The folder that pytest makes importable for a test."""
-    top = path.parent
-    while (top / "__init__.py").exists() and top.parent != top:
-        top = top.parent
-    return top
-
-
 def _reaches(found: Found, path: Path, module: str) -> bool:
     """Whether a test at `path` that imports `module` imports the program's file."""
     wanted, parts = _module_path(found), module.split(".")
     return any(
         Path(folder or os.curdir).absolute().joinpath(*parts) == wanted
-        for folder in (str(_top(path)), *found.importable)
+        for folder in (str(above_packages(path)), *found.importable)
     )

@@ -47,7 +47,7 @@ def find(word: str, folder: Path) -> Found:
         sys.path.insert(0, str(folder))
     before, colon, name = word.replace("::", ":").rpartition(":")
     if before.endswith(".py"):
-        module = ".".join(Path(before).with_suffix("").parts)
+        module = module_of(folder / before, folder)
         raise pytest.UsageError(
             f"{OPTION} {shown(word)}: write '{module}:{name}' for a function of a module, or "
             f"{before} for a script"
@@ -70,6 +70,23 @@ def find(word: str, folder: Path) -> Found:
 def is_own(file: Path) -> bool:
     """Whether a file is the user's: neither an installed package's nor Python's."""
     return not is_installed(str(file)) and not is_stdlib(str(file))
+
+
+def module_of(file: Path, folder: Path) -> str:
+    """The name by which a file can be imported: from above its packages, or else from `folder`."""
+    top = above_packages(file)
+    if top == file.parent and file.is_relative_to(folder):
+        top = folder
+    parts = file.relative_to(top).with_suffix("").parts
+    return ".".join(parts) if all(map(str.isidentifier, parts)) else file.stem
+
+
+def above_packages(file: Path) -> Path:
+    """The first folder above a file that has no `__init__.py`."""
+    top = file.parent
+    while (top / "__init__.py").exists() and top.parent != top:
+        top = top.parent
+    return top
 
 
 def _module(word: str) -> str:

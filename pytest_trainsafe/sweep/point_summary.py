@@ -69,7 +69,8 @@ class PointSummary(TypedDict, total=False):
     """The result of one test at one Point.
 
     `rungs` has the result in each dtype that was judged.  `seconds` has one entry per stage
-    (launch, train, compare).  `reason` says why a Point was skipped or is inconclusive.
+    (launch, train, compare), and `waited` is how long ranks that other test runs held were not
+    free.  `reason` says why a Point was skipped or is inconclusive.
     `references` says, for the cache key of each reference, whether it was reused from an earlier
     pytest run.  `first` is the first Finding of a failure's report; `faults` has the phase and the
     module or parameter of each localised fault, and `look_at` the place in the code.  `program` and
@@ -84,6 +85,7 @@ class PointSummary(TypedDict, total=False):
     reason: NotRequired[str]
     rungs: NotRequired[list[RungSummary]]
     seconds: NotRequired[dict[str, float]]
+    waited: NotRequired[float]
     references: NotRequired[dict[str, bool]]
     first: NotRequired[FirstSummary]
     faults: NotRequired[list[tuple[str, str]]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_trainsafe.config.grammar import gather, parse_words
+from pytest_trainsafe.config.grammar import gather, parse_words, split_quoted
 from pytest_trainsafe.errors import SweepError
 
 
@@ -45,6 +45,19 @@ def test_each_sweep_word_becomes_an_option_and_other_arguments_are_unchanged(
     words = gather(arguments, lambda word: word == "here=1")
 
     assert (" ".join(arguments), words) == (rewritten, taken.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "divided"),
+    [
+        (["tp=1  cp=2", "dp=1"], ["tp=1", "cp=2", "dp=1"]),
+        (["mode=two words"], ["mode=two words"]),
+        (["tp=1 tests/"], ["tp=1 tests/"]),
+        ([""], [""]),
+    ],
+)
+def test_axis_words_in_one_quoted_word_are_divided_and_a_value_with_a_space_is_not(words, divided):
+    assert split_quoted(words) == divided
 
 
 def test_sweep_words_are_parsed_in_their_order():

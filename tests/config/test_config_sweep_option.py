@@ -1,5 +1,7 @@
 """--trainsafe-sweep: where its words may be, what they change, and the errors for mistakes."""
 
+import shlex
+
 import pytest
 
 pytestmark = pytest.mark.usefixtures("without_hypothesis")
@@ -21,10 +23,12 @@ def collected(result):
         "--trainsafe-sweep tp=2 --trainsafe-sweep cp=1 test_swept.py",
         "--trainsafe-sweep=tp=2 cp=1 test_swept.py",
         "-p no:cacheprovider --trainsafe-sweep tp=2 cp=1 -k test",
+        "--trainsafe-sweep 'tp=2 cp=1' test_swept.py",
+        "test_swept.py --trainsafe-sweep='tp=2 cp=1'",
     ],
 )
 def test_sweep_words_may_be_anywhere_after_the_option(swept, line):
-    result = swept.runpytest_inprocess("--collect-only", "-q", *line.split())
+    result = swept.runpytest_inprocess("--collect-only", "-q", *shlex.split(line))
 
     assert collected(result) == NARROWED
 

@@ -29,6 +29,7 @@ def test_a_clean_program_lacks_nothing_and_its_test_passes(folder, own_model, fi
     assert (own_model / "layouts.yaml").read_bytes() == layouts
     wrote = ["wrote own_model/test_train.py", "  pytest own_model/test_train.py", "*no tests ran*"]
     result.stdout.fnmatch_lines(wrote)
+    result.stdout.no_fnmatch_line("*--trainsafe-annotate*")
 
     passed = folder.runpytest_inprocess(
         "own_model/test_train.py", *QUICK, "-k", "tp2-dp1 or dp2-tp1"
@@ -263,6 +264,17 @@ def test_a_script_without_steps_is_told_how_to_get_a_context(folder, first):
     assert "ProgramError: pretrain.py never called ctx.step" in text
     assert "a script gets ctx by `ctx = pytest_trainsafe.context()`" in text
     assert "to train a function of this file, give pretrain:FUNCTION instead" in text
+
+
+def test_a_function_of_a_file_in_a_package_is_named_from_above_the_package(folder, first):
+    package = folder.path / "src" / "tpblock"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "pretrain.py").write_text("def train(ctx):\n    pass\n")
+
+    text = " ".join(first("src/tpblock/pretrain.py").stdout.str().split())
+
+    assert "to train a function of this file, give tpblock.pretrain:FUNCTION instead" in text
 
 
 def test_a_first_parameter_of_another_name_is_said_to_receive_the_context(folder, first):

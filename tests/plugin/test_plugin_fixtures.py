@@ -7,7 +7,9 @@ RECORDER = """
     class Traces:
         def __init__(self, session, role, case):
             self.session, self.role, self.case = session, role, case
-            self.runs = types.SimpleNamespace(waited=False, publish=None)
+            self.runs = types.SimpleNamespace(
+                waited=False, publish=None, held_up=lambda: 0.0
+            )
 
     class Session:
         executor = types.SimpleNamespace(board=None)
@@ -93,3 +95,28 @@ def test_a_fixture_without_the_marker_says_what_to_add(project):
     result.stdout.fnmatch_lines(
         ["*test_bare.py::test_it uses a fixture of trainsafe but has no marker; add @pytest.mark*"]
     )
+
+
+def test_the_summary_says_how_long_a_test_waited_for_ranks_of_other_test_runs(project):
+    project.makepyfile(
+        """
+        import time
+        import pytest
+
+        @pytest.mark.trainsafe("program:train", tp=[1])
+        def test_held_up(candidate_trace):
+            candidate_trace.runs.waited = True  # as if it had compared a Run
+            board = candidate_trace.runs.scheduler.executor.board
+            with board.running("tp=1", "float64 run", 1) as enter:
+                enter("waits for free ranks", "process 42 in /a")
+                time.sleep(1.2)
+            candidate_trace.runs.publish({"point": "tp1", "verdict": "pass"})
+        """
+    )
+
+    result = project.runpytest_inprocess()
+
+    result.assert_outcomes(passed=1)
+    (line,) = [line for line in result.outlines if "1 point judged" in line]
+    waited = float(line.partition("waited ")[2].partition(" s for ranks that other test")[0])
+    assert 1.2 <= waited < 60.0

@@ -179,5 +179,12 @@ def test_control_characters_of_names_do_not_reach_the_terminal():
     assert "\x07" not in text
 
 
+def test_totals_say_how_long_ranks_of_other_test_runs_were_waited_for():
+    held_up: PointSummary = {**JUDGED, "waited": 0.75}
+    (line,) = totals([held_up, held_up])
+    assert line.endswith("train 2.5 s; waited 1.5 s for ranks that other test runs held")
+    assert "waited" not in totals([held_up])[0]
+
+
 def test_totals_add_up_seconds_over_tests():
     assert totals([JUDGED, JUDGED]) == ["2 points judged: 2 pass; launch 6.0 s, train 2.5 s"]

@@ -81,8 +81,12 @@ class Collective(msgspec.Struct, frozen=True, omit_defaults=True, tag="collectiv
             text += f" with tag {self.tag}"
         if self.name:
             text += f" ({self.name})"
-        text += f" at {self.site}"
-        return f"{text} (from {self.user})" if self.user else text
+        return f"{text} at {self.line}"
+
+    @property
+    def line(self) -> str:
+        """The line of the call, and that of the user's code if the caller is in a package."""
+        return f"{self.site} (from {self.user})" if self.user else self.site
 
 
 #: Operations that move data from the root to the other ranks.

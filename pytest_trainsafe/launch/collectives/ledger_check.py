@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pytest_trainsafe.launch.collectives.collective import Collective
+from pytest_trainsafe.launch.collectives.parting import parting
 
 Ledgers = Sequence[Sequence[Collective]]
 _GroupKey = tuple[str, tuple[int, ...]]
@@ -35,6 +36,9 @@ class Mismatch(NamedTuple):
 
 #: What disagrees, and one of the calls that do.
 _Found = tuple[str, Collective]
+
+#: A rank, and the collectives that it made in a group.
+_Made = tuple[int, Sequence[Collective]]
 
 
 def check_ledgers(ledgers: Ledgers, finished: Sequence[bool]) -> list[Mismatch]:
@@ -84,7 +88,7 @@ def _first_mismatch(
                     f"collective {number + 1} of {group} differs ({why}): "
                     f"rank {one} {made[one]}; rank {other} {made[other]}"
                 )
-                return text, made[one]
+                return _parted(text, made[one], number, (one, calls[one]), (other, calls[other]))
         missing = [rank for rank in calls if rank not in made]
         done = [rank for rank in missing if finished[rank]]
         if done:
@@ -95,10 +99,32 @@ def _first_mismatch(
                 f"rank {done[0]}, which finished after {own or 'no'} collective{'s' * (own != 1)} "
                 f"of this group: rank {one} {made[one]}"
             )
-            return text, made[one]
+            return _parted(text, made[one], number, (one, calls[one]), (done[0], calls[done[0]]))
         if missing:
             return None
     return None
+
+
+def _parted(text: str, call: Collective, number: int, one: _Made, other: _Made) -> _Found:
+    """A mismatch of two ranks, with the earlier collective at which they part, if there is one."""
+    (rank, mine), (other_rank, theirs) = one, other
+    found = parting([_lines(each) for each in mine], [_lines(each) for each in theirs])
+    if found is None or found.at >= number:
+        return text, call
+    at = found.at
+    if not (mine[at].site and theirs[at].site):
+        return text, call
+    places = sorted([(rank, mine[at]), (other_rank, theirs[at])], key=lambda each: each[0])
+    calls = ", ".join(f"rank {each} {made.op} at {made.line}" for each, made in places)
+    earlier = any(_lines(a) != _lines(b) for a, b in zip(mine[:at], theirs[:at], strict=True))
+    first = "first call from different lines"
+    how = "call from different lines and stay out of step" if earlier else first
+    parted = f"the ranks part at collective {at + 1}, where they {how}: {calls}"
+    return f"{parted}; {text}", mine[at] if found.by_first else theirs[at]
+
+
+def _lines(call: Collective) -> tuple[str, str]:
+    return call.site, call.user
 
 
 def _mismatch(found: _Found, group: _GroupKey | None = None) -> Mismatch:

@@ -222,6 +222,9 @@ def totals(found: Sequence[PointSummary], judged: Sequence[Outcome] = ()) -> lis
         if seconds:
             spent = ", ".join(f"{excerpt(name)} {value:.1f} s" for name, value in seconds.items())
             lines[-1] += f"; {spent}"
+        waited = sum(v for s in found if isinstance(v := s.get("waited"), (int, float)))
+        if waited > 1.0:
+            lines[-1] += f"; waited {waited:.1f} s for ranks that other test runs held"
     lines += _references(found)
     notes = {excerpt(str(n), 2000): None for s in found for n in _listed(s.get("notes"))}
     lines += [f"note: {text}" for text in notes]

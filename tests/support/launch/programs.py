@@ -100,6 +100,19 @@ def silent_mismatches() -> None:
         dist.recv(torch.zeros(8), src=0, group=groups[3])
 
 
+def skips_one_of_equal_shapes() -> None:
+    """Rank 0 leaves out a call in the second of three steps, whose calls all look the same."""
+    rank = join()
+    for step in range(3):
+        if rank == 0:
+            dist.all_reduce(torch.zeros(4))
+        else:
+            dist.all_reduce(torch.ones(4))
+        if rank or step != 1:
+            dist.all_reduce(torch.zeros(4))  # forward
+        dist.all_reduce(torch.zeros(4))  # backward
+
+
 def other_world() -> None:
     """Each rank uses another world size."""
     dist.init_process_group("gloo", world_size=[2, 3][int(os.environ["RANK"])])

@@ -79,7 +79,7 @@ def judge_packs(
 def reported(judgement: FindingsJudgement) -> str:
     """The broken rules of a judgement as JSON: pairs of a rule and the record that breaks it."""
     pairs = [
-        (finding.message.partition("\n")[0], str(dict(finding.evidence).get("broken by", "")))
+        [str(dict(finding.evidence).get(name, "")) for name in ("rule", "broken by")]
         for finding in judgement.findings
         if finding.verdict == "fail"
     ]

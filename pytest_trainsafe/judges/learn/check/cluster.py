@@ -17,7 +17,6 @@ from pytest_trainsafe.judges.learn.names import family, variable
 from pytest_trainsafe.judges.learn.relation import Relation
 from pytest_trainsafe.judges.learn.watch import Record, Violation
 
-
 #: The relations on what a program calls, and what it forgets.
 _CALLED = frozenset({"sequence", "renewed", "slip"})
 

@@ -121,7 +121,8 @@ def telling(frames: tuple[Frame, Frame], values: tuple[Ints, Ints]) -> Bools:
     common.  `values` has, for each of the two ranks, rows of its `Table.values`.
     """
     mine, its = (_blank(frame, rows) for frame, rows in zip(frames, values, strict=True))
-    return ~(mine & its)
+    found: Bools = ~(mine & its)
+    return found
 
 
 def _blank(frame: Frame, rows: Ints) -> Bools:
@@ -130,7 +131,8 @@ def _blank(frame: Frame, rows: Ints) -> Bools:
     shapes, at = np.unique(frame.values["shape"][rows], return_inverse=True)
     texts = frame.table.texts
     none = np.array([each != NONE and "0" in texts[each].split("x") for each in shapes], bool)
-    return frame.empty(rows) | (none[at] & (rows != NONE))
+    found: Bools = frame.empty(rows) | (none[at] & (rows != NONE))
+    return found
 
 
 def mixed(*columns: Keys) -> Keys:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pytest_trainsafe.report.run import summary
-from pytest_trainsafe.report.run.outcome import Outcome
+from pytest_trainsafe.report.run.outcome import FirstDifference, Outcome
 from pytest_trainsafe.report.run.summary import table_lines, totals
 from pytest_trainsafe.report.run.table import tables
 from pytest_trainsafe.sweep.point_summary import PROPERTY, PointSummary
@@ -188,3 +188,22 @@ def test_totals_say_how_long_ranks_of_other_test_runs_were_waited_for():
 
 def test_totals_add_up_seconds_over_tests():
     assert totals([JUDGED, JUDGED]) == ["2 points judged: 2 pass; launch 6.0 s, train 2.5 s"]
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (
+            FirstDifference(where="step 0", message="broken rule: a: called 0 times\n  kept by: b"),
+            "step 0: broken rule: a: called 0 times",
+        ),
+        (
+            FirstDifference(where="step 0, weight · param", tensor="weight · param"),
+            "weight · param",
+        ),
+        (FirstDifference(message="two rows\nof text"), "two rows"),
+        (FirstDifference(), "fail"),
+    ],
+)
+def test_a_failure_without_a_tensor_is_named_by_what_is_wrong(first, said):
+    assert summary.what(Outcome("test_a", "fail", first=first)) == said

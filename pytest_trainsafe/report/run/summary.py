@@ -168,9 +168,13 @@ def _row(label: str, text: str, *, wrapped: bool = True) -> list[str]:
 
 
 def what(outcome: Outcome) -> str:
-    """A short name of the first wrong tensor: `decoder.final_layernorm.weight · param_grad`."""
+    """A short name of the first wrong tensor: `decoder.final_layernorm.weight · param_grad`.
+
+    If the failure is about no tensor, what it is about and what is wrong: `step 3: ...`.
+    """
     first = outcome.first
-    return first.tensor or first.where or first.message or outcome.reason or outcome.verdict
+    said = ": ".join(each for each in (first.where, first.message.partition("\n")[0]) if each)
+    return first.tensor or said or outcome.reason or outcome.verdict
 
 
 def where(family: Family) -> str:

@@ -13,10 +13,11 @@ from pytest_trainsafe.judges.learn.check.applicable import exists
 from pytest_trainsafe.judges.learn.check.cluster import clusters
 from pytest_trainsafe.judges.learn.check.findings import findings_of
 from pytest_trainsafe.judges.learn.check.offline import check
+from pytest_trainsafe.judges.learn.invariant import Support
 from pytest_trainsafe.judges.learn.packs.pack import Pack
 from pytest_trainsafe.judges.learn.relation import Relation
 from tests.support.learn.faults import FAULTS, OTHER
-from tests.support.learn.training_loops import run_of
+from tests.support.learn.training_loops import LEARNED, Plan, run_of
 
 
 @pytest.mark.parametrize("fault", [each[0] for each in FAULTS if each[0] != "write_outside"])
@@ -62,3 +63,37 @@ def test_exists_recognises_missing_packages_and_missing_torch_apis() -> None:
     assert not exists("package_that_is_not_installed.anything")
     assert not exists("torch.optim.Adamant.step")
     assert not exists("torch.nn.Linear.backward_twice")
+
+
+def test_a_call_that_is_forgotten_leads_before_values_that_differ_in_the_same_step(
+    pack: Pack, ranks_pack: Pack, relations: Mapping[str, Relation]
+) -> None:
+    plan = Plan("d1", dp=2, tp=2, steps=6, evaluate=False, fault="drift")
+    drift = check(run_of(plan), [ranks_pack], relations).violations[0]
+    late = replace(OTHER, fault="no_zero_grad")
+    forgotten = next(
+        each
+        for each in check(run_of(late), [pack], relations).violations
+        if each.invariant.claim.relation in ("sequence", "renewed")
+    )
+    often = replace(drift.invariant, support=(Support("d1", (("", 10**6),)),) * 9)
+    forgotten.step, drift.step = 3, 3
+    drift.invariant, drift.order = often, -1
+    assert relations[drift.invariant.claim.relation].several
+    [alone] = clusters([drift], relations)
+    assert alone.lead is drift
+    [both] = clusters([drift, forgotten], relations)
+    assert both.lead is forgotten
+
+
+def test_the_first_line_of_a_forgotten_call_says_how_often_it_was_called(
+    pack: Pack, relations: Mapping[str, Relation]
+) -> None:
+    plan = replace(LEARNED["mlp"], fault="no_zero_grad")
+    found = check(run_of(plan), [pack], relations)
+    violation = next(each for each in found.violations if each.detail == "called 0 times")
+    finding = findings_of(clusters([violation], relations), relations)[0]
+    line = finding.message.partition("\n")[0]
+    assert "zero_grad is called exactly once" in line
+    assert line.endswith(": called 0 times")
+    assert dict(finding.evidence)["rule"] == line.removesuffix(": called 0 times")

@@ -12,6 +12,7 @@ from pytest_trainsafe.judges.learn.invariant import Invariant
 from pytest_trainsafe.judges.learn.packs.pack import Pack
 from pytest_trainsafe.judges.learn.relation import Relation
 from pytest_trainsafe.judges.learn.watch import Watch
+from pytest_trainsafe.sweep.point_summary import plural
 
 #: What observed tables call the `__next__` of a DataLoader's iterators.
 _NEXT = "torch.utils.data.DataLoader.__next__"
@@ -35,7 +36,10 @@ class NotChecked:
     ranks: tuple[Invariant, ...]
 
     def sentences(self) -> list[str]:
-        """A sentence for the report on each API that is lacking, and on each other reason."""
+        """A sentence for the report on each API that is lacking, and on each other reason.
+
+        An id says nothing to a reader who cannot mend the reason, so only numbers are given.
+        """
         found = [
             f"not checked: {each.id}, because "
             + (
@@ -48,12 +52,11 @@ class NotChecked:
         for what, why in (
             (self.untriggered, "never applied"),
             (self.outside, "applied only in contexts in which the packs were not learned"),
-            (self.unsure, "have too little evidence"),
+            (self.unsure, "have too little evidence for this program and seed"),
             (self.ranks, "compare ranks, while only one rank was observed"),
         ):
             if what:
-                some = ", ".join(each.id for each in what[:3]) + ", ..." * (len(what) > 3)
-                found.append(f"not checked: {len(what)} invariants that {why} ({some})")
+                found.append(f"not checked: {plural(len(what), 'invariant')} that {why}")
         return found
 
 

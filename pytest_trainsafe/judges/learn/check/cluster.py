@@ -17,6 +17,9 @@ from pytest_trainsafe.judges.learn.names import family, variable
 from pytest_trainsafe.judges.learn.relation import Relation
 from pytest_trainsafe.judges.learn.watch import Record, Violation
 
+#: The relations on what a program calls, and what it forgets.
+_CALLED = frozenset({"sequence", "renewed", "slip"})
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
@@ -80,15 +83,21 @@ def _names(record: Record) -> set[str]:
 def _cluster(group: Sequence[Violation], relations: Mapping[str, Relation]) -> Cluster:
     """The Cluster of a group.  Its lead is the best violation of the first step, by `_rank`."""
     first = [each for each in group if each.step == group[0].step]
-    lead = min(first, key=lambda each: _rank(each, relations))
+    called = any(each.invariant.claim.relation in _CALLED for each in first)
+
+    lead = min(first, key=lambda each: _rank(each, relations, called))
     return Cluster(lead, tuple(each for each in group if each is not lead))
 
 
-def _rank(violation: Violation, relations: Mapping[str, Relation]) -> tuple[bool, float, bool, int]:
+def _rank(
+    violation: Violation, relations: Mapping[str, Relation], called: bool
+) -> tuple[bool, bool, float, bool, int]:
     """A sort key for the violations of one step, best first.
 
     Violations of rules that name an object of the program come first: they say what is trained
-    otherwise.  Then comes the violation of the invariant with the highest confidence, rounded to
+    otherwise.  If `called`, which says that a rule on what a program calls (`_CALLED`) is broken
+    too, values that differ between ranks are its consequence and come last, however often they were
+    equal.  Then comes the violation of the invariant with the highest confidence, rounded to
     tenths.  Among violations with equal confidence, changes of an optimizer's objects come last,
     and slips, which may be the consequence of what another rule says more exactly.
     Among the rest, the violation that was found first comes first.
@@ -97,4 +106,5 @@ def _rank(violation: Violation, relations: Mapping[str, Relation]) -> tuple[bool
     sure = confidence(invariant, relations[invariant.claim.relation])
     copy = not isinstance(record, Call) and record.object.startswith(("optimizer", TRAINING))
     unnamed = not relations[invariant.claim.relation].named
-    return unnamed, -round(sure * 10) / 10, copy, violation.order
+    values = invariant.claim["form"] != "calls" and relations[invariant.claim.relation].several
+    return unnamed, called and values, -round(sure * 10) / 10, copy, violation.order

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from pytest_trainsafe.core.finding import CallSubject, Finding, StepSubject, Subject
 from pytest_trainsafe.judges.learn import JUDGE
 from pytest_trainsafe.judges.learn.check.cluster import Cluster
-from pytest_trainsafe.judges.learn.check.verifier import message
+from pytest_trainsafe.judges.learn.check.verifier import message, rule_text
 from pytest_trainsafe.judges.learn.events.events import Call, Change
 from pytest_trainsafe.judges.learn.events.slips import SLIP
 from pytest_trainsafe.judges.learn.relation import Relation
@@ -51,6 +51,7 @@ def _finding(
             lines.append(f"    and {len(rules) - _MAX_LISTED} more")
     evidence: list[tuple[str, str | int | float | bool]] = [
         ("invariant", invariant.id),
+        ("rule", rule_text(invariant, relations)),
         ("rank", lead.rank),
         ("programs", invariant.programs),
         ("examples", invariant.examples),

@@ -150,12 +150,17 @@ def watches_of(
 
 
 def message(violation: Violation, relations: Mapping[str, Relation]) -> str:
-    """The text of a violation: the rule, the record that breaks it, and one that satisfies it."""
+    """The text of a violation: the rule, the record that breaks it, and one that satisfies it.
+
+    What one process did instead ends the first line: a report of one line shows it.
+    """
     invariant = violation.invariant
-    explanation = relations[invariant.claim.relation].explain(invariant.claim)
-    lines = [f"broken rule: {in_words(explanation.sentence)}{_when(invariant)}"]
+    relation = relations[invariant.claim.relation]
+    explanation = relation.explain(invariant.claim)
+    instead = f": {violation.detail}" if violation.detail and not relation.several else ""
+    lines = [f"{rule_text(invariant, relations)}{instead}"]
     lines.append(f"  broken by: {violation.quoted}")
-    if violation.detail:
+    if violation.detail and not instead:
         lines.append(f"  where: {violation.detail}")
     if violation.scenarios:
         lines.append(f"  conditions: {in_words(violation.scenarios)}")
@@ -164,6 +169,12 @@ def message(violation: Violation, relations: Mapping[str, Relation]) -> str:
     lines.append(f"  usual cause: {explanation.causes}")
     lines.append(f"  evidence: {evidence_text(invariant)} ({invariant.id})")
     return "\n".join(lines)
+
+
+def rule_text(invariant: Invariant, relations: Mapping[str, Relation]) -> str:
+    """The rule in words, with its precondition: "broken rule: ... (when ...)"."""
+    explanation = relations[invariant.claim.relation].explain(invariant.claim)
+    return f"broken rule: {in_words(explanation.sentence)}{_when(invariant)}"
 
 
 def evidence_text(invariant: Invariant) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pytest_trainsafe.judges.learn.columns.frame import Frame, Ints, Keys, Records, combine
+from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints, Keys, Records, combine
 from pytest_trainsafe.judges.learn.conditions import Feature, joined
+from pytest_trainsafe.judges.learn.events.table import NONE
 
 #: More than any number of steps.
 _NO_END = 2**62
@@ -111,6 +112,27 @@ def join(
         first.rows[at], codes, features, frame=frames[0], other=other, of_calls=first.of_calls
     )
     return found, at, to
+
+
+def telling(frames: tuple[Frame, Frame], values: tuple[Ints, Ints]) -> Bools:
+    """Which pairs of values say something about two ranks: those with a content on one of them.
+
+    None, tensors of zeros and tensors without elements are equal on ranks that have nothing in
+    common.  `values` has, for each of the two ranks, rows of its `Table.values`.
+    """
+    mine, its = (_blank(frame, rows) for frame, rows in zip(frames, values, strict=True))
+    found: Bools = ~(mine & its)
+    return found
+
+
+def _blank(frame: Frame, rows: Ints) -> Bools:
+    if not len(frame.values["shape"]):
+        return np.zeros(len(rows), bool)
+    shapes, at = np.unique(frame.values["shape"][rows], return_inverse=True)
+    texts = frame.table.texts
+    none = np.array([each != NONE and "0" in texts[each].split("x") for each in shapes], bool)
+    found: Bools = frame.empty(rows) | (none[at] & (rows != NONE))
+    return found
 
 
 def mixed(*columns: Keys) -> Keys:

@@ -23,6 +23,7 @@ from pytest_trainsafe.judges.learn.columns.ranks import (
     join,
     mixed,
     rank_pairs,
+    telling,
 )
 from pytest_trainsafe.judges.learn.conditions import Feature, joined
 from pytest_trainsafe.judges.learn.events.table import NONE
@@ -38,6 +39,8 @@ from pytest_trainsafe.judges.learn.relation import (
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 _PROPERTIES = ("value", "dtype", "shape", "digest")
+#: Those of them that say nothing if a value has no content (`columns.ranks.telling`).
+_CONTENTS = ("value", "digest")
 _FORMS = ("equal", "collective", "different")
 _LEAST = 0.05
 
@@ -166,10 +169,14 @@ def _pairs(
             if not same.any():
                 continue
             for place in sorted(groups[0].slots.keys() & groups[1].slots.keys()):
+                values = groups[0].slots[place][at], groups[1].slots[place][to]
+                told = telling((one, other), values)
                 for name in _PROPERTIES:
-                    mine, has = one.keys(groups[0].slots[place][at], name)
-                    its, too = other.keys(groups[1].slots[place][to], name)
+                    mine, has = one.keys(values[0], name)
+                    its, too = other.keys(values[1], name)
                     both = has & too & same
+                    if name in _CONTENTS:
+                        both &= told
                     if both.any():
                         part = Records(
                             found.rows[both],

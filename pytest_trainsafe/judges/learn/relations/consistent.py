@@ -17,7 +17,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import numpy as np
 
 from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints, Keys, Records
-from pytest_trainsafe.judges.learn.columns.ranks import common_steps, join, mixed, rank_pairs
+from pytest_trainsafe.judges.learn.columns.ranks import (
+    common_steps,
+    join,
+    mixed,
+    rank_pairs,
+    telling,
+)
 from pytest_trainsafe.judges.learn.events.slips import TEXTS
 from pytest_trainsafe.judges.learn.events.table import NONE, ZERO
 from pytest_trainsafe.judges.learn.evidence import Examples
@@ -131,6 +137,8 @@ def _pairs(
 
     `wanted` has the kinds to compare, such as ("torch.nn.Parameter", "data"); None stands for all.
     The two masks say which values are equal on the two ranks, and which were equal before the step.
+    Left out are those that have no content on both ranks (`columns.ranks.telling`), such as
+    gradients that were cleared.
     """
     for one, other in rank_pairs(frames):
         end, _ = common_steps(one, other)
@@ -146,12 +154,16 @@ def _pairs(
             found, at, to = join((one, other), records, keys)
             passed = np.zeros(len(at), bool)
             compared = np.zeros(len(at), bool)
+            values = [
+                frame.changes["after"][each][index]
+                for frame, each, index in ((one, rows[0], at), (other, rows[1], to))
+            ]
+            told = telling((one, other), (values[0], values[1]))
             for kind in ("digest", "value"):
                 after = [
-                    frame.keys(frame.changes["after"][each][index], kind)
-                    for frame, each, index in ((one, rows[0], at), (other, rows[1], to))
+                    frame.keys(its, kind) for frame, its in zip((one, other), values, strict=True)
                 ]
-                both = after[0][1] & after[1][1]
+                both = after[0][1] & after[1][1] & told
                 compared |= both
                 passed |= both & (after[0][0] == after[1][0])
             if compared.any():
@@ -238,7 +250,8 @@ def _before(frame: Frame, rows: Ints) -> Keys:
     """The hash of each variable's content at the beginning of a step; 0 if it is not known.
 
     `rows` are rows of `Table.changes`, each of which gives a variable and a step.  In the first
-    step it is 0, since shards may begin equal, with the same zeros or the same seed.
+    step it is 0, since shards may begin equal, with the same seed.  It is 0 for zeros, which shards
+    have in common too.
     """
     changes = frame.changes
     first = np.flatnonzero(changes["changed"] & frame.complete)
@@ -255,7 +268,7 @@ def _before(frame: Frame, rows: Ints) -> Keys:
         start = changes["after"][rows]
     content, valid = frame.keys(start, "digest")
     first_step = frame.interval_of_change[rows] == 0
-    return np.where(valid & ~first_step, content, np.uint64(0))
+    return np.where(valid & ~first_step & ~frame.bits(start, ZERO), content, np.uint64(0))
 
 
 def _reduced(name: Name) -> Hypothesis:

@@ -19,6 +19,7 @@ from pytest_trainsafe.judges.learn.fields import MAX_TEXT
 from pytest_trainsafe.judges.learn.packs.pack import Pack
 from pytest_trainsafe.judges.learn.relation import Relation
 from pytest_trainsafe.judges.learn.run import ObservedRun
+from pytest_trainsafe.sweep.point_summary import plural
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 
@@ -70,6 +71,7 @@ def judge_packs(
         )
     notes = [
         *nothing,
+        *kept_text(packs, checked.triggered, checked.broken),
         *checked.not_checked.sentences(),
         *(f"not observed: {each}" for each in unseen),
     ]
@@ -79,7 +81,7 @@ def judge_packs(
 def reported(judgement: FindingsJudgement) -> str:
     """The broken rules of a judgement as JSON: pairs of a rule and the record that breaks it."""
     pairs = [
-        (finding.message.partition("\n")[0], str(dict(finding.evidence).get("broken by", "")))
+        [str(dict(finding.evidence).get(name, "")) for name in ("rule", "broken by")]
         for finding in judgement.findings
         if finding.verdict == "fail"
     ]
@@ -120,6 +122,22 @@ def _places(trace: Trace) -> Places:
         for rank in trace.ranks
         for each in rank.events_of(SlipPlace)
     }
+
+
+def kept_text(
+    packs: Sequence[Pack], judged: Mapping[str, int], broken: Mapping[str, int]
+) -> list[str]:
+    """How many invariants were checked and kept, as a note; none if none was checked.
+
+    Without it, a pass says only what was not checked.
+    """
+    if not judged:
+        return []
+    names = ", ".join(pack.name for pack in packs)
+    every = len({each.claim for pack in packs for each in pack.invariants})
+    kept = len(judged.keys() - broken.keys())
+    checked = f"{plural(len(judged), 'invariant')} that applied"
+    return [f"kept: {kept} of {checked}; there are {every} in {names}"]
 
 
 def _nothing(packs: Sequence[Pack]) -> str:

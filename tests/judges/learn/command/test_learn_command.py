@@ -87,8 +87,14 @@ def test_a_script_is_learned_from_with_two_seeds_and_checked_with_a_third(
     assert all(each.example for each in pack.invariants if each.claim.relation != "periodic")
 
     assert learn("--check", "ours,pytorch", "train.py", "--seed=2") == 0
-    kept, *notes = capsys.readouterr().out.splitlines()
-    assert kept == "train.py: keeps ours,pytorch"
+    verdict, kept, *notes = capsys.readouterr().out.splitlines()
+    assert verdict == "train.py: keeps ours,pytorch"
+    number = re.fullmatch(
+        r"kept: (\d+) of (\d+) invariants that applied; there are (\d+) in ours, pytorch", kept
+    )
+    assert number is not None
+    assert 10 < int(number[1]) == int(number[2]) < int(number[3])
+    assert not re.search(r"[a-z]-[0-9a-f]{10}\b", " ".join(notes))
     assert all(note.startswith("not checked: ") for note in notes)
     assert learn("--check", "pytorch", "train.py", "--seed=2", "--wrong") == 1
     told = capsys.readouterr().out

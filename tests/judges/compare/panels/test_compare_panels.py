@@ -10,6 +10,7 @@ from typing import get_args
 import msgspec
 import pytest
 
+from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located, Pattern
 from pytest_trainsafe.core.tensor_id import MEANINGS, Kind, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison, Measured
@@ -299,7 +300,7 @@ def test_the_functions_that_the_first_line_calls_follow_it(tmp_path: Path) -> No
     assert marked == ["return Stage(numbers(n))", "def numbers(n):", "class Stage:"]
     assert [code.note for code in shown] == [
         "sets up layers.0 on its stage",
-        f"called by {path}:{at}",
+        f"called by {relative(f'{path}:{at}')}",
         "module class Stage",
     ]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -131,6 +131,12 @@ class Point:
         """The position of a rank on every mesh axis."""
         assert 0 <= rank < self.world_size, (rank, self)
         return _coordinates(self.mesh, self._plain.values, rank)
+
+    def axes_between(self, ranks: Iterable[int]) -> tuple[str, ...]:
+        """The mesh axes along which some ranks differ, the fastest-varying one first."""
+        places = [self.coordinates(rank) for rank in ranks]
+        axes = self.mesh.fastest_first
+        return tuple(axis for axis in axes if len({place[axis] for place in places}) > 1)
 
     def replace(self, **axes: AxisValue) -> Point:
         """This Point with some axes changed or added."""

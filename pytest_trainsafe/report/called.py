@@ -5,12 +5,10 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from pytest_trainsafe.core.untrusted import read_file
+from pytest_trainsafe.report.syntax import Function, parsed
 
-#: The most bytes of a file in which functions are looked for, and the most functions of a place.
-_MOST, _MOST_CALLED = 400_000, 16
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
+#: The most functions of a place.
+_MOST_CALLED = 16
 
 
 def called_at(place: str, method: str = "forward") -> dict[str, str]:
@@ -24,13 +22,13 @@ def called_at(place: str, method: str = "forward") -> dict[str, str]:
     in the folders around the file.  {} for a place that cannot be read, or that begins a class.
     """
     path, _, digits = place.rpartition(":")
-    tree, line = _parsed(path), int(digits) if digits.isdecimal() else 0
+    tree, line = parsed(path), int(digits) if digits.isdecimal() else 0
     statements = (each for each in ast.walk(tree) if isinstance(each, ast.stmt))
     around = [each for each in statements if each.lineno <= line <= (each.end_lineno or 0)]
     around.sort(key=lambda each: (each.lineno, each.col_offset))
     if not around or isinstance(around[-1], ast.ClassDef):
         return {}
-    functions = [each for each in around if isinstance(each, _Function)]
+    functions = [each for each in around if isinstance(each, Function)]
     found: dict[str, str] = {}
     left = [(path, *call) for call in (_hooks(functions[-1]) if functions else [])]
     left += [(path, *call) for call in _calls(around[-1])]
@@ -44,30 +42,22 @@ def called_at(place: str, method: str = "forward") -> dict[str, str]:
     return found
 
 
-def _parsed(path: str) -> ast.Module:
-    """The file's syntax; an empty one if it cannot be read."""
-    try:
-        return ast.parse(read_file(Path(path), max_bytes=_MOST))
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return ast.Module([], [])
-
-
 def _function_of(
     path: str, name: str, method: str, imports: int = 3
-) -> tuple[str, _Function | None]:
+) -> tuple[str, Function | None]:
     """The function that a file calls by `name`, and the file that has it; None if it is unknown.
 
     A name is that of a function, `self.f`, or `Class.apply`.  It is followed through so many
     `imports`.
     """
     owner, _, attribute = name.rpartition(".")
-    for node in _parsed(path).body:
+    for node in parsed(path).body:
         if isinstance(node, ast.ClassDef) and owner in ("self", node.name):
             wanted = method if owner != "self" and attribute == "apply" else attribute
             for own in node.body:
-                if isinstance(own, _Function) and own.name == wanted:
+                if isinstance(own, Function) and own.name == wanted:
                     return path, own
-        if isinstance(node, _Function) and node.name == name:
+        if isinstance(node, Function) and node.name == name:
             return path, node
         if isinstance(node, ast.ImportFrom) and imports:
             for each in node.names:
@@ -90,7 +80,7 @@ def _module_file(path: str, node: ast.ImportFrom) -> str:
     return ""
 
 
-def _hooks(function: _Function) -> list[tuple[int, str]]:
+def _hooks(function: Function) -> list[tuple[int, str]]:
     """What a function gives to calls of methods such as `register_step_post_hook`, and where."""
     calls = (each for each in ast.walk(function) if isinstance(each, ast.Call))
     return [

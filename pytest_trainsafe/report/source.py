@@ -11,6 +11,7 @@ from pytest_trainsafe.core.untrusted import read_file
 from pytest_trainsafe.printable import printable
 from pytest_trainsafe.report.panels import Code
 from pytest_trainsafe.report.sections import label
+from pytest_trainsafe.report.syntax import Function, syntax_of
 
 #: The number of lines before and after the one that matters.
 AROUND = 6
@@ -18,11 +19,8 @@ AROUND = 6
 #: The most lines of a function that are shown.
 MOST_LINES = 40
 
-#: The most bytes of a file of which lines are shown, of one in which functions are looked for, and
-#: the most characters of a line.
-_MOST, _PARSED, _LINE = 2_000_000, 400_000, 200
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
+#: The most bytes of a file of which lines are shown, and the most characters of a line.
+_MOST, _LINE = 2_000_000, 200
 
 
 def code_at(place: str, title: str, note: str = "", methods: Sequence[str] = ()) -> Code | None:
@@ -63,23 +61,17 @@ def code_at(place: str, title: str, note: str = "", methods: Sequence[str] = ())
     )
 
 
-def _function(content: bytes, at: int, methods: Sequence[str]) -> _Function | None:
+def _function(content: bytes, at: int, methods: Sequence[str]) -> Function | None:
     """The function that begins at a line, or the method of the class that begins there."""
-    if len(content) > _PARSED:
-        return None
-    try:
-        tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    for node in _definitions(tree):
+    for node in _definitions(syntax_of(content)):
         if at not in (node.lineno, *(each.lineno for each in node.decorator_list)):
             continue
         if not isinstance(node, ast.ClassDef):
             return node
-        own = {each.name: each for each in node.body if isinstance(each, _Function)}
+        own = {each.name: each for each in node.body if isinstance(each, Function)}
         return next((own[name] for name in methods if name in own), None)
     return None
 
 
-def _definitions(tree: ast.AST) -> Iterator[_Function | ast.ClassDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, _Function | ast.ClassDef))
+def _definitions(tree: ast.AST) -> Iterator[Function | ast.ClassDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function | ast.ClassDef))

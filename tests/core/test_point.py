@@ -46,3 +46,12 @@ def test_ids_of_numbers_are_readable_and_differ() -> None:
 
     assert ids[:3] == ["lr0p001", "lr0p0003", "lr1em05"]
     assert len({*ids}) == len(rates)
+
+
+def test_the_axes_between_ranks_are_those_along_which_they_differ() -> None:
+    point = Point.of(dp=2, cp=2, tp=2)
+
+    assert point.axes_between([0, 1]) == ("tp",)
+    assert point.axes_between([1, 5]) == ("dp",)
+    assert point.axes_between([0, 3]) == ("tp", "cp")
+    assert point.axes_between([6]) == ()

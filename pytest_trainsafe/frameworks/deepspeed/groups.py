@@ -14,9 +14,7 @@ def axes_of_group(group: Any, point: Point) -> tuple[str, ...]:
     """The mesh axes along which the ranks of a process group differ; `dp` for a single rank."""
     if group is None or not dist.is_initialized():
         return ("dp",)
-    places = [point.coordinates(rank) for rank in dist.get_process_group_ranks(group)]
-    axes = tuple(axis for axis in point.sizes if len({place[axis] for place in places}) > 1)
-    return axes or ("dp",)
+    return point.axes_between(dist.get_process_group_ranks(group)) or ("dp",)
 
 
 def unscaled(grad: torch.Tensor, optimizer: Any) -> torch.Tensor:

@@ -126,10 +126,7 @@ class Reductions:
         """The mesh axes along which the ranks of a group differ; there are few groups."""
         found = self._spanned.get(ranks)
         if found is None:
-            places = [self._point.coordinates(rank) for rank in ranks]
-            axes = self._point.mesh.fastest_first
-            found = [axis for axis in axes if len({place[axis] for place in places}) > 1]
-            self._spanned[ranks] = found
+            found = self._spanned[ranks] = [*self._point.axes_between(ranks)]
         return found
 
 

@@ -15,7 +15,6 @@ from pytest_trainsafe.align.merge import Merged, Part, merge
 from pytest_trainsafe.align.updates import ends, update_parts
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
-from pytest_trainsafe.judges.compare.explain.groups import spanned
 from pytest_trainsafe.judges.compare.explain.part_ratio import allowed_of
 from pytest_trainsafe.judges.compare.explain.uneven import unevenly_scaled
 from pytest_trainsafe.judges.compare.patterns.catalogue import explain
@@ -228,7 +227,7 @@ def _summed(rung: RungTraces, id: TensorId) -> frozenset[str]:
     for rank in rung.candidate.ranks:
         for call in rank.events_of(CollectiveEvent):
             if call.name == f"{id.path}.grad" and call.reduce in ("SUM", "AVG"):
-                found.update(spanned(rung.candidate.point, call.ranks))
+                found.update(rung.candidate.point.axes_between(call.ranks))
     return frozenset(found)
 
 

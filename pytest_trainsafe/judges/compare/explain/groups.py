@@ -8,15 +8,9 @@ from collections.abc import Sequence
 from pytest_trainsafe.core.point import Point
 
 
-def spanned(point: Point, ranks: Sequence[int]) -> tuple[str, ...]:
-    """The axes along which the members of a group differ."""
-    places = [point.coordinates(rank) for rank in ranks]
-    return tuple(a for a in point.mesh.fastest_first if len({place[a] for place in places}) > 1)
-
-
 def over(point: Point, ranks: Sequence[int]) -> str:
     """The axes of a group in words; if it lacks some ranks of them, with the number that it has."""
-    axes = spanned(point, ranks)
+    axes = point.axes_between(ranks)
     named = " and ".join(axes)
     whole = math.prod(point.sizes[axis] for axis in axes) == len(ranks)
     return named if whole or not axes else f"{len(ranks)} ranks of {named}"

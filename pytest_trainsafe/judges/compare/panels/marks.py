@@ -8,17 +8,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
 
 import msgspec
 
-from pytest_trainsafe.core.untrusted import read_file
 from pytest_trainsafe.report.panels import Code
-
-#: The most bytes of a file of which lines are marked.
-_MOST = 400_000
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
+from pytest_trainsafe.report.syntax import Function, parsed
 
 #: Parts of the names of calls that exchange data, or wait for it.
 _EXCHANGES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "ring")
@@ -56,21 +50,17 @@ def with_marks(
     return msgspec.structs.replace(code, also=also)
 
 
-def _function_at(path: str, line: int) -> _Function | None:
+def _function_at(path: str, line: int) -> Function | None:
     """The innermost function around a line of a file; None if there is none, or no file."""
-    try:
-        tree = ast.parse(read_file(Path(path), max_bytes=_MOST))
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return None
     around = [
         node
-        for node in ast.walk(tree)
-        if isinstance(node, _Function) and node.lineno <= line <= (node.end_lineno or 0)
+        for node in ast.walk(parsed(path))
+        if isinstance(node, Function) and node.lineno <= line <= (node.end_lineno or 0)
     ]
     return max(around, key=lambda node: node.lineno, default=None)
 
 
-def _lines(function: _Function, wanted: Callable[[ast.Call], bool]) -> Iterator[int]:
+def _lines(function: Function, wanted: Callable[[ast.Call], bool]) -> Iterator[int]:
     calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
     return (call.lineno for call in calls if wanted(call))
 
@@ -86,7 +76,7 @@ def _exchanges(call: ast.Call) -> bool:
     return name in _WAITS or any(part in name for part in _EXCHANGES)
 
 
-def _divisors(function: _Function) -> Iterator[int]:
+def _divisors(function: Function) -> Iterator[int]:
     """The lines that scale or divide in a function, and those that make what they divide by."""
     used: set[str] = set()
     for node in ast.walk(function):
@@ -102,7 +92,7 @@ def _divisors(function: _Function) -> Iterator[int]:
     yield from _assigned(function, used)
 
 
-def _conditions(function: _Function, line: int) -> Iterator[int]:
+def _conditions(function: Function, line: int) -> Iterator[int]:
     """The lines of the innermost condition on which a line of the function runs."""
     around = [
         node
@@ -113,13 +103,13 @@ def _conditions(function: _Function, line: int) -> Iterator[int]:
         yield max(node.lineno for node in around)
 
 
-def _given(function: _Function, line: int) -> Iterator[int]:
+def _given(function: Function, line: int) -> Iterator[int]:
     """The lines of a function that make what the statement at a line is given, and its keywords."""
     around = [
         node
         for node in ast.walk(function)
         if isinstance(node, ast.stmt)
-        and not isinstance(node, _Function | ast.For | ast.If | ast.With | ast.While)
+        and not isinstance(node, Function | ast.For | ast.If | ast.With | ast.While)
         and node.lineno <= line <= (node.end_lineno or 0)
     ]
     if around:
@@ -135,7 +125,7 @@ def _names(node: ast.AST) -> Iterator[str]:
             yield each.id
 
 
-def _assigned(function: _Function, names: Collection[str]) -> Iterator[int]:
+def _assigned(function: Function, names: Collection[str]) -> Iterator[int]:
     """The lines of a function that assign one of some names."""
     for node in ast.walk(function):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in names:

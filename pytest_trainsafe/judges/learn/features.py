@@ -151,10 +151,6 @@ def is_empty(value: Value) -> bool:
     return value.type == "NoneType" or (value.tensor is not None and value.tensor.zero)
 
 
-#: The properties of a value that a rule may compare.
-PROPERTIES = ("value", "dtype", "device", "shape", "shape[0]", "shape[-1]", "digest", "identity")
-
-
 def property_of(value: Value, name: str) -> Key:
     """A property of a value, in a form that is equal for equal properties.
 

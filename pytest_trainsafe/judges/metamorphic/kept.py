@@ -32,8 +32,8 @@ HEADER = (
 
 HOLDS, FAILS = "holds", "does not hold"
 
-#: Maximum bytes of a file, and characters of one field.
-MAX_BYTES, MAX_FIELD = 2**20, 2000
+#: Maximum bytes of a file.
+MAX_BYTES = 2**20
 
 #: Maximum number of points that a line lists.
 MAX_POINTS = 8

@@ -9,7 +9,7 @@ normal numbers draws two at a time).
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import msgspec
 
@@ -30,7 +30,6 @@ Phase = Literal[
     "save",
     "load",
 ]
-PHASES: tuple[Phase, ...] = get_args(Phase)
 
 #: torch's default generator on the CPU, NumPy's global one, and that of Python's `random`.
 TORCH_CPU, NUMPY, PYTHON = "torch cpu", "numpy", "python random"

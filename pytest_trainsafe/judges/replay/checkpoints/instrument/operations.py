@@ -379,11 +379,6 @@ _current: OperationRecorder | None = None
 keep_per_rank(__name__, "_current")
 
 
-def current_recorder() -> OperationRecorder | None:
-    """The recorder of the program that is being analysed; None outside of `replay_plan`."""
-    return _current
-
-
 @contextmanager
 def unrecorded() -> Iterator[OperationRecorder | None]:
     """Excludes the operations in this context, which are not the program's.

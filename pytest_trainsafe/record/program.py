@@ -18,7 +18,6 @@ from pytest_trainsafe.compat import compiler
 from pytest_trainsafe.compat.private import lacking
 from pytest_trainsafe.core.rank import Rank, current_rank
 from pytest_trainsafe.core.rungs.rank_run import RankRun
-from pytest_trainsafe.core.rungs.rung import Rung
 from pytest_trainsafe.core.rungs.table import add_rungs, rung_named
 from pytest_trainsafe.launch.collectives.ledger import following
 from pytest_trainsafe.launch.loading import load_function, run_script
@@ -96,7 +95,7 @@ def record(
         raise
     seconds = time.perf_counter() - began
     recorder.finish()
-    for event in _facts(recorder, ctx, rung, compiled):
+    for event in _facts(recorder, ctx, compiled):
         writer.add(event)
     writer.close()
     return seconds
@@ -123,10 +122,10 @@ def _around(recorder: Recorder, ctx: Context) -> Iterator[AbstractContextManager
     yield recorder.instruments.within("around")
 
 
-def _facts(recorder: Recorder, ctx: Context, rung: Rung, compiled: int) -> Iterator[msgspec.Struct]:
+def _facts(recorder: Recorder, ctx: Context, compiled: int) -> Iterator[msgspec.Struct]:
     """What holds of a program that has ended; `compiled` is `compiled_regions()` at its start."""
     if recorder.casts is not None:
-        yield from recorder.casts.found(narrower=rung.casts)
+        yield from recorder.casts.found()
     for consequence in consequences(recorder.clock, compiled):
         yield NoteEvent("ran", consequence)
     for axis in sorted({*ctx.point.axes_read, *recorder.spec.keywords}):

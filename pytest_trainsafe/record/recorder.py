@@ -51,11 +51,12 @@ class Recorder:
         self.writer = writer
         self.clock = Clock()
         self.clock.steps_done = self.spec.first_step
-        self.default = ProgramDefault(rung_named(self.spec.dtype).dtype)
+        own = rung_named(self.spec.dtype).dtype
+        self.default = ProgramDefault(own)
         self.draws = Draws(self.default)
         self.beside = Beside(self.spec, writer)
         self.left = Left(self.spec, writer)
-        self.casts = CastWatch() if self.spec.watch_casts else None
+        self.casts = CastWatch(own) if self.spec.watch_casts else None
         self.sites = Sites(writer)
         self.modes = Modes(self.sites)
         self.hooks = ModuleHooks()

@@ -11,18 +11,22 @@ from pytest_trainsafe.trace.facts import Cast
 from pytest_trainsafe.trace.reader import Trace
 
 
-def rounding_of(reference: Trace) -> str:
+def rounding_of(reference: Trace, measuring: Trace | None = None) -> str:
     """The dtype that determines how large rounding errors of the reference are; "float8" is FP8.
+
+    `measuring` is the reference in the dtype that measures the rounding of this one, if there is
+    such a Run.  Its distance from `reference` then shows every other cast of `reference`, and only
+    the casts that both take can be rounded without a trace of it.
 
     Casts to FP8 do not count in float64: two correct Runs would round a value to different FP8
     codes only if it lay within about 1e-16 of the boundary between them.  In float32, one value in
     a few thousand rounds differently, and later values then differ by steps of FP8.
     """
-    cast = deciding_cast(reference)
+    cast = deciding_cast(reference, measuring)
     return cast.split()[0] if cast else reference.manifest.dtype
 
 
-def deciding_cast(reference: Trace) -> str:
+def deciding_cast(reference: Trace, measuring: Trace | None = None) -> str:
     """The cast that determines the result of `rounding_of`; "" if there is none.
 
     The cast is written as "dtype file:line".  In exact numbers no cast rounds.
@@ -30,9 +34,13 @@ def deciding_cast(reference: Trace) -> str:
     rung = rung_named(reference.manifest.dtype)
     if rung.exact:
         return ""
-    casts = [cast for rank in reference.ranks for cast in rank.events_of(Cast)]
+    casts = _casts(reference)
     narrowed = max(
-        (cast for cast in casts if rung_named(cast.dtype).host),
+        (
+            cast
+            for cast in (casts if measuring is None else _casts(measuring))
+            if rung_named(cast.dtype).host and rung_named(cast.dtype).epsilon > rung.epsilon
+        ),
         key=lambda cast: rung_named(cast.dtype).epsilon,
         default=None,
     )
@@ -41,3 +49,7 @@ def deciding_cast(reference: Trace) -> str:
     quantised = next((cast for cast in casts if not rung_named(cast.dtype).host), None)
     decides = quantised or narrowed
     return str(decides) if decides is not None else ""
+
+
+def _casts(trace: Trace) -> list[Cast]:
+    return [cast for rank in trace.ranks for cast in rank.events_of(Cast)]

@@ -18,7 +18,7 @@ from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised
 from pytest_trainsafe.runs.execution.run import Run
 from pytest_trainsafe.runs.requested import RequestedRuns
-from pytest_trainsafe.runs.rounding import rounding_of
+from pytest_trainsafe.runs.rounding import deciding_cast
 from pytest_trainsafe.runs.specs import Role, recorded_at, spec_of
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace
@@ -30,7 +30,8 @@ class Traces:
     """The Traces of a test's reference or candidate, recorded when they are requested.
 
     `repeat` numbers repetitions of the same Runs, and `sample` Runs at a rung that draws random
-    numbers of its own.
+    numbers of its own.  `measuring` is the Trace of the reference in the dtype that measures the
+    rounding of others, None if there is none.
     `replaying`, `in_full` and `keeping` return copies whose Runs are executed or recorded
     differently; all copies share `runs`, which has every requested Run.
     """
@@ -43,6 +44,7 @@ class Traces:
     replay: RunSpec | None = None
     repeat: int = 0
     sample: int = 0
+    measuring: Trace | None = None
 
     def __repr__(self) -> str:
         return f"<{self.role} of {self.case.program.name} at {self.case.point}>"
@@ -111,7 +113,13 @@ class Traces:
 
         This is `dtype`, or a less precise dtype that the program casts to.
         """
-        return rounding_of(self.at(dtype))
+        cast = self.cast(dtype)
+        return cast.split()[0] if cast else dtype
+
+    def cast(self, dtype: str) -> str:
+        """The cast that determines `rounding`, as "dtype file:line"; "" if there is none."""
+        measures = self.measuring is not None and bool(rung_named(dtype).measured_by)
+        return deciding_cast(self.at(dtype), self.measuring if measures else None)
 
     def prefetch(self, dtype: str) -> None:
         """Starts the Runs that `at` and `perturbed` will wait for."""

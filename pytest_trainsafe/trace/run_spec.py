@@ -119,7 +119,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         keep         the ids of tensors that are recorded with all values even with "sketch"
         kinds        the kinds of tensors, empty for all
         modules      `fnmatch` patterns of modules whose activations are recorded
-        watch_casts  whether casts out of float64 and casts to FP8 are recorded
+        watch_casts  whether casts to a narrower dtype and to FP8 are recorded
         adapters     import paths of the framework adapters that the recorder asks
         rng          whether ranks record their random draws in the RNG ledger
         operators    the step whose operators are recorded one by one, None for none

@@ -38,6 +38,33 @@ def test_the_rounding_dtype_of_a_rung_follows_from_the_casts_of_the_program(
     assert deciding_cast(reference).partition(" ")[2] == where
 
 
+HALVED = Cast("bfloat16", "/src/train.py:5")
+
+
+@pytest.mark.parametrize(
+    ("own", "measuring", "rounding"),
+    [
+        # The float64 Run takes the same cast, so that it does not show its rounding.
+        ([HALVED], [HALVED], "bfloat16"),
+        # Autocast narrows float32 only: the distance from the float64 Run shows its rounding.
+        ([HALVED], [], "float32"),
+        # Without a float64 Run, nothing else shows it.
+        ([HALVED], None, "bfloat16"),
+        # A cast to the dtype of the Run itself narrows nothing.
+        ([], [NARROWED], "float32"),
+    ],
+)
+def test_a_cast_counts_below_float64_if_no_wider_run_shows_its_rounding(
+    bench: Bench, own: list[Cast], measuring: list[Cast] | None, rounding: str
+) -> None:
+    reference = write(bench.path(), training("float32"), dtype="float32", notes=own)
+    wide = None
+    if measuring is not None:
+        wide = write(bench.path(), training("float64"), dtype="float64", notes=measuring)
+
+    assert rounding_of(reference, wide) == rounding
+
+
 def test_no_cast_rounds_exact_numbers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table._added, "packed", "tests.support.trace.packed_numbers:RUNG")
     reals = write(bench.path(), training("float64"), dtype="float64", notes=[QUANTISED])

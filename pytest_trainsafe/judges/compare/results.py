@@ -234,7 +234,7 @@ class Results:
         placed = msgspec.structs.replace(
             finding,
             order=order,
-            dtype=self.rung.dtype,
+            dtype=self.rung.reference.manifest.dtype,
             pattern=pattern,
             module_class=module[0],
             source=module[1],

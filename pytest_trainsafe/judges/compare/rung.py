@@ -23,7 +23,8 @@ class RungTraces:
 
     `perturbed` is the reference with noise of the size of rounding, `resampled` the same with other
     samples of the noise, and `shadow` the reference in float64.  If there are none of these, only
-    bitwise equality passes.
+    bitwise equality passes.  `dtype` determines how large rounding errors are, and `cast` is the
+    cast to it, as `deciding_cast` returns it.
     """
 
     dtype: str
@@ -32,6 +33,7 @@ class RungTraces:
     perturbed: Trace | None = None
     shadow: Trace | None = None
     resampled: tuple[Trace, ...] = ()
+    cast: str = ""
 
     @property
     def numbers(self) -> Arithmetic:

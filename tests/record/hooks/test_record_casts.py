@@ -134,6 +134,22 @@ def test_operations_that_do_not_narrow_float64_tensors_are_ignored(
     assert watch.narrowest is None
 
 
+def test_a_cast_of_what_was_cast_before_counts_as_well() -> None:
+    with CastWatch() as watch:
+        narrow(floats(X))
+    assert watch.narrowest is torch.bfloat16
+    assert watch.where == line_of(narrow, "bfloat16")
+
+
+def test_in_float32_a_cast_to_bfloat16_is_found_and_one_out_of_float64_is_not() -> None:
+    with CastWatch(torch.float32) as watch:
+        floats(X)
+    assert watch.narrowest is None
+    with CastWatch(torch.float32) as watch:
+        narrow(X.float())
+    assert watch.narrowest is torch.bfloat16
+
+
 class Model(nn.Module):
     def __init__(self, cast: bool) -> None:
         super().__init__()

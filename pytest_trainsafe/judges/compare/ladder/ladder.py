@@ -136,6 +136,9 @@ class _Ladder:
             if last or self.candidate.foreseen():
                 self.candidate.runs.look_ahead()
 
+        if shadowed:
+            measuring = self.reference.at(rung_named(dtype).measured_by)
+            self.reference = replace(self.reference, measuring=measuring)
         candidate, reference, screened = self.candidate, self.reference, None
         rung = make_rung(dtype, candidate, reference, shadowed, ahead)
         comparison = self._compare(rung)
@@ -352,12 +355,14 @@ def judge_pair(
     opened = _opened(reference)
     dtype = opened.manifest.dtype
     measuring = rung_named(dtype).measured_by or dtype
+    measured = _of_dtype(_opened(shadow), measuring, "shadow") if shadow else None
     rung = RungTraces(
-        dtype=rounding_of(opened),
+        dtype=rounding_of(opened, measured),
         candidate=renumbered(_of_dtype(_opened(candidate), dtype, "candidate"), opened),
         reference=opened,
         perturbed=_of_dtype(_opened(perturbed), dtype, "perturbed") if perturbed else None,
-        shadow=_of_dtype(_opened(shadow), measuring, "shadow") if shadow else None,
+        shadow=measured,
+        cast=deciding_cast(opened, measured),
     )
     # A caller who passes no runs that measure rounding accepts that only equal values pass.
     unmeasured = {"measured"} if rung.perturbed is None and rung.shadow is None else set()
@@ -411,7 +416,7 @@ def _judged(
         doubts=[f for f in doubts if not is_accepted(f.check, accepted)],
         hints=setup_hints(found, comparison),
         accepted=[f for f in doubts if is_accepted(f.check, accepted)],
-        cast=deciding_cast(rung.reference),
+        cast=rung.cast,
         reference=_named(rung.reference),
         not_compared=not_compared(rung, comparison),
         samples=1 + len(rung.resampled),

@@ -49,7 +49,8 @@ def make_rung(
     if launched is not None:
         launched()
     tested = renumbered(candidate.at(dtype), trusted)
-    return RungTraces(reference.rounding(dtype), tested, trusted, perturbed, shadow)
+    cast, rounding = reference.cast(dtype), reference.rounding(dtype)
+    return RungTraces(rounding, tested, trusted, perturbed, shadow, cast=cast)
 
 
 def measured_again(

@@ -11,7 +11,8 @@ from torch import nn
 
 def train(ctx: Any, own: str, autocast: bool, reduced: bool = True) -> None:
     model = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 32))
-    model = model.to(ctx.device, getattr(torch, own))
+    dtype = getattr(torch, own)
+    model = model.to(ctx.device, dtype)
     ctx.initialize(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     ctx.watch(model, optimizer)
@@ -21,7 +22,7 @@ def train(ctx: Any, own: str, autocast: bool, reduced: bool = True) -> None:
                 data = torch.Generator().manual_seed(4 * step + index)
                 batch = torch.randn(8, 32, generator=data, dtype=torch.float32)
                 with ctx.microbatch(index), torch.autocast("cpu", enabled=autocast):
-                    loss = model(batch.to(model[0].weight.dtype)).float().square().mean()
+                    loss = model(batch.to(dtype)).float().square().mean()
                     ctx.loss(loss)
                     loss.backward()
             for parameter in model.parameters():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -11,13 +12,16 @@ from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting
+from pytest_trainsafe.judges.compare.localize.code.ran import Ran
 from pytest_trainsafe.judges.compare.panels.marks import with_marks
+from pytest_trainsafe.judges.compare.panels.set_marks import marks_read, set_at, set_text
 from pytest_trainsafe.report.called import called_at
 from pytest_trainsafe.report.panels import Code
 from pytest_trainsafe.report.source import code_at
+from pytest_trainsafe.report.syntax import Function, parsed
 
 #: The most places that are shown.
-MOST_PLACES = 7
+MOST_PLACES = 8
 
 _PLACE = re.compile(r"(?<!\S)([^\s:]+\.py:\d{1,7})\b")
 
@@ -27,6 +31,7 @@ MOST_CALLED = 3
 #: The titles of the most telling place, and of the functions that it calls.
 FIRST, CALLED = "Source: look here first", "Source: a function that is called on the way"
 CONSTRUCTOR = "Source: its constructor"
+MARKED = "Source: where a mark is set"
 
 #: Clauses that name a more telling place than the class at fault, by the phase.
 _TELLING = {
@@ -39,7 +44,7 @@ _AS_DUE = ", as in the reference"
 _CONSTRUCTED = re.compile(r"\S+ is constructed at ")
 
 #: Clauses whose line runs code that no other clause names: hooks, or what changes a buffer.
-_CALLS = re.compile(r"\S+ is constructed at |called at ")
+_CALLS = re.compile(r"\S+ is constructed at |^called at | made at |\bcomputed at ")
 
 #: The kinds of tensors and the phases that a module's backward computes.
 _BACKWARD = frozenset({"activation_grad", "param_grad", "backward"})
@@ -49,14 +54,17 @@ _OF_REDUCTIONS = frozenset({"reduction", "weights", "norm", "accumulation"})
 _FORWARD = frozenset({"activation", "decision", "forward"})
 
 
-def source(located: Located | None, failing: Sequence[Finding], explained: bool) -> list[Code]:
+def source(
+    located: Located | None, failing: Sequence[Finding], explained: bool, ran: Ran = Ran()
+) -> list[Code]:
     """The lines to look at, the most probable first.
 
     A module has those of its forward, or of its backward if it is wrong and the class defines one.
+    The functions that a place calls follow it, those first whose results its own is made of.
     The first module whose forward is wrong also has those of its constructor, which sets the
     numbers that the forward uses.  `explained` says that annotations are at fault, and no module.
     The note of each place is its clause of the description, and the first note also has the clauses
-    whose places are not shown.
+    whose places are not shown.  `ran` are the lines that are known to have run.
     """
     lead = lead_of(failing) if failing else None
     kind = lead.where.kind if lead is not None and lead.where is not None else ""
@@ -76,7 +84,7 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
     scaled = pattern is not None and pattern.name == "scaled"
     summed = pattern is not None and pattern.name in ("scaled", "partial sum")
     made: list[Code] = []
-    called: list[Code] = []
+    beside: dict[int, list[Code]] = {}
     said, unsaid = set(), []
     for place, clause in places.items():
         title = "Source: look here too" if made else first
@@ -91,38 +99,93 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
             scales=scaled and phase in _OF_REDUCTIONS,
             reduces=summed and phase in _OF_REDUCTIONS,
             set_up=" set up" in clause,
+            ran=ran,
         )
         made.append(code)
         said.add(clause)
-        if len(made) == 1 or _CALLS.match(clause):
-            called += _called(code, place, methods[0])
+        more = beside.setdefault(len(made) - 1, [])
+        if len(made) == 1 or _CALLS.search(clause):
+            more += _called(code, place, methods[0], ran)
+        if summed and phase in _OF_REDUCTIONS:
+            more += _set_marks(code, place, lead.source if lead is not None else "", ran)
         if phase in _FORWARD and (located is None or place == located.source):
             constructor = code_at(place, CONSTRUCTOR, clause, ("__init__",))
             if constructor is not None and _defined(constructor) and not _has(code, constructor):
-                made.append(constructor)
-    # At once after the first place, but after the constructor of a class.
-    at = 2 if [code.title for code in made[1:2]] == [CONSTRUCTOR] else 1
-    made[at:at] = [each for each in called if not any(_has(shown, each) for shown in made)]
+                facts = {"scales": False, "reduces": False, "set_up": False}
+                more.append(with_marks(constructor, place, (), **facts))
+    shown = _in_order(made, beside)
     placeless = [] if located is None else _placeless(located.what)
-    more = [clause for clause in dict.fromkeys((*placeless, *unsaid)) if clause not in said]
-    if made and more:
-        note = "; ".join(filter(None, (made[0].note, *more)))
-        made[0] = msgspec.structs.replace(made[0], note=note)
-    return made[:MOST_PLACES]
+    left = [clause for clause in dict.fromkeys((*placeless, *unsaid)) if clause not in said]
+    if shown and left:
+        note = "; ".join(filter(None, (shown[0].note, *left)))
+        shown[0] = msgspec.structs.replace(shown[0], note=note)
+    return shown
 
 
-def _called(code: Code, place: str, method: str) -> list[Code]:
-    """The functions of the program that a place calls, or that the function there calls."""
-    called = called_at(f"{place.rpartition(':')[0]}:{code.marked}", method)
+def _in_order(made: Sequence[Code], beside: Mapping[int, Sequence[Code]]) -> list[Code]:
+    """The places with what stands beside them, the nearest to the wrong tensor first.
+
+    What the first place calls follows it.  What a later one calls lies between the first place and
+    it, and precedes it.
+    """
+    shown: list[Code] = []
+    room = MOST_PLACES - len(made)
+    for number, code in enumerate(made):
+        shown += [code] if number == 0 else []
+        for each in beside.get(number, ()):
+            of_another = any(_has(each, other) for other in made if other is not code)
+            if room > 0 and not of_another and not any(_has(x, each) for x in (*shown, *made)):
+                shown.append(each)
+                room -= 1
+        shown += [code] if number else []
+    return shown
+
+
+def _set_marks(code: Code, place: str, source: str, ran: Ran) -> list[Code]:
+    """The lines that set the marks of parameters on which the reduction at a place depends.
+
+    A line in the file of `source`, the class of the wrong parameter, is shown before others.
+    """
+    path = place.rpartition(":")[0]
+    files = {line.rpartition(":")[0] for line in (*ran.lines, source) if line}
+    own = source.rpartition(":")[0]
+    shown = []
+    for line in code.also:
+        for name in marks_read(path, line):
+            lines = set_at(name, path, files)
+            at = next((each for each in lines if own and each.startswith(f"{own}:")), "")
+            at = at or next(iter(lines), "")
+            panel = code_at(at, MARKED, set_text(name, at, lines)) if at else None
+            shown += [panel] if panel is not None else []
+    return shown
+
+
+def _called(code: Code, place: str, method: str, ran: Ran) -> list[Code]:
+    """The functions of the program that a place calls, or that the function there calls.
+
+    Those that the lines call that take part beside the place follow.  A function that is called in
+    a branch that did not run is left out.
+    """
+    path = place.rpartition(":")[0]
+    whole = code.marked in _functions(path)
+    called: dict[str, str] = {}
+    for line in (code.marked, *(() if whole else code.also)):
+        for each, caller in called_at(f"{path}:{line}", method).items():
+            called.setdefault(each, caller)
     found = (
         (each, code_at(each, CALLED, f"called by {relative(caller)}"))
         for each, caller in called.items()
+        if ran.line(caller) is not False
     )
     return [
-        with_marks(shown, each, (), scales=False, reduces=False, set_up=False)
+        with_marks(shown, each, (), scales=False, reduces=False, set_up=False, ran=ran)
         for each, shown in found
         if shown
     ][:MOST_CALLED]
+
+
+def _functions(path: str) -> set[int]:
+    return {node.lineno for node in ast.walk(parsed(path)) if isinstance(node, Function)}
 
 
 def _defined(constructor: Code) -> bool:

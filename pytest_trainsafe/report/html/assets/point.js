@@ -74,7 +74,7 @@ const detailsOf = ({outcome}) =>
   factsOf(outcome.first).filter(([label]) => !BESIDE.includes(label));
 
 // The facts that stand beside the answers.
-const BESIDE = ["axis", "stage", "begins", "faulty", "settings"];
+const BESIDE = ["axis", "stage", "begins", "faulty", "why", "marks", "settings"];
 
 // The finding; its place is left out where the lines to look at follow.
 const withoutPlace = ({line, first}) => once(

@@ -5,14 +5,13 @@ Called by the ladder while the traces exist, if a page shows the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.core.mesh.sweep_axes import parallel_axes
-from pytest_trainsafe.core.tensor_id import INITIAL, MEANINGS, Kind, TensorId
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import name_ranks
-from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.guards.later_steps import Apart
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.localize.axes import only_axis, parallel
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 #: The most rows.
 MOST_FACTS = 12
 
-#: The kinds of gradients that a failure's page misses if none was compared.
-_GRADIENTS: tuple[Kind, ...] = ("activation_grad", "param_grad", "main_grad")
-
 
 def facts_of(
     case: Case,
@@ -34,13 +30,10 @@ def facts_of(
     failing: Sequence[Finding],
     located: Located | None,
     apart: Iterable[Apart],
-    reference: Trace,
-    comparison: Comparison,
 ) -> list[tuple[str, str]]:
     """The axis, the stage, the step in which `failing` begins, what is at fault, and settings.
 
-    Also which kinds of tensors were not compared, and why.  `failing` are the failing findings of
-    `comparison` in dataflow order, and `apart` the settings that differ.
+    `failing` are the failing findings in dataflow order, and `apart` the settings that differ.
     """
     named: dict[str, list[str]] = {}
     last = ""
@@ -56,38 +49,7 @@ def facts_of(
     rows += begins(failing)
     rows += [(label, "; ".join(texts)) for label, texts in named.items()]
     rows += [("settings", str(each)) for each in apart]
-    rows += [("not compared", each) for each in _left_out(candidate, reference, comparison)]
     return rows[:MOST_FACTS]
-
-
-def _left_out(candidate: Trace, reference: Trace, comparison: Comparison) -> Iterator[str]:
-    """Sentences on the gradients that were not compared, and on the steps, each with the reason."""
-    wrong = [f.where for f in comparison.findings if f.verdict == "fail" and f.where is not None]
-    step = min((each.step for each in wrong), default=None)
-    if step is None:
-        return
-    theirs, ours = {id.kind for id in reference.ids()}, {id.kind for id in candidate.ids()}
-    if step == INITIAL:
-        yield (
-            "activations, gradients and updates of all steps: the parameters are wrong before the "
-            "first step, so each step starts from wrong values"
-        )
-        return
-    for kind in _GRADIENTS:
-        if comparison.compared[kind]:
-            continue
-        lacking = [side for side, kinds in (("reference", theirs), ("candidate", ours))
-                   if kind not in kinds]  # fmt: skip
-        if len(lacking) == 1:
-            yield f"{kind} ({MEANINGS[kind]}): the {lacking[0]} recorded none"
-        elif lacking:
-            yield f"{kind} ({MEANINGS[kind]}): neither Run recorded any"
-        else:
-            yield f"{kind} ({MEANINGS[kind]}): none of one Run has a counterpart in the other"
-    last = max((id.step for id in reference.ids()), default=step)
-    if last > step:
-        later = f"step {last}" if last == step + 1 else f"steps {step + 1} to {last}"
-        yield f"{later}: what step {step} leaves wrong is what later steps start from"
 
 
 def _likely_axis(case: Case, failing: Sequence[Finding]) -> str:

@@ -36,6 +36,7 @@ from pytest_trainsafe.judges.compare.ladder.facts import facts_of
 from pytest_trainsafe.judges.compare.ladder.fixed_dtype import with_dtype_advice
 from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
 from pytest_trainsafe.judges.compare.ladder.known_setting import with_known_setting
+from pytest_trainsafe.judges.compare.ladder.left_out import left_out
 from pytest_trainsafe.judges.compare.ladder.runs import make_rung, measured_again, more_samples
 from pytest_trainsafe.judges.compare.ladder.stages import stages
 from pytest_trainsafe.judges.compare.ladder.summary import point_summary
@@ -266,11 +267,10 @@ class _Ladder:
             summary["faults"] = list(self.located.faults)
         if collecting() and self._rung is not None and judgement.verdict == "fail":
             failing = [f for f in self.judged[-1].comparison.findings if f.verdict == "fail"]
-            trace, whole = self._rung.candidate, self._rung.reference
-            apart, compared = settings_apart(trace, whole), self.judged[-1].comparison
-            summary["facts"] = facts_of(
-                candidate.case, trace, failing, self.located, apart, whole, compared
-            )
+            apart = settings_apart(self._rung.candidate, self._rung.reference)
+            trace, comparison = self._rung.candidate, self.judged[-1].comparison
+            facts = facts_of(candidate.case, trace, failing, self.located, apart)
+            summary["facts"] = [*facts, *left_out(self._rung, comparison)]
         if self.located is not None and self.located.source:
             summary["look_at"] = {"source": self.located.source, "what": self.located.what}
         if self.reference.runs.reused:

@@ -108,13 +108,15 @@ def _hooks(function: Function) -> list[tuple[int, str]]:
 
 
 def _calls(node: ast.AST) -> list[tuple[int, int, str]]:
-    """What a statement or function calls, as it is written, with the line, in their order.
+    """What a statement or function calls, as it is written, with the line.
 
-    The first number of each is that of `flow.distances`, 0 in a statement.
+    The first number of each is that of `flow.distances`, 0 in a statement.  Calls of a statement
+    are in their order, those of a function in the opposite one.
     """
     of_function = distances(node) if isinstance(node, Function) else {}
     calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
-    calls.sort(key=lambda each: (each.func.lineno, each.func.col_offset))
+    last_first = -1 if of_function else 1  # of two that are as direct, the later is the nearer
+    calls.sort(key=lambda each: (last_first * each.func.lineno, each.func.col_offset))
     return [
         (of_function.get(each, 0), each.func.lineno, ast.unparse(each.func))
         for each in calls

@@ -39,9 +39,9 @@ def with_marks(
     `others` are other places of the same fault.  `scales` says that a factor is wrong, and
     `reduces` that the reduction of gradients is: divisions near it are marked, and the conditions
     on which it runs.  `set_up` says that the line sets up a module: lines that make what is given
-    to it are marked.  Of a whole function, the calls that exchange data are marked, without those
-    that `ran` shows not to have run.  Of a method, the lines that change what its object keeps for
-    later calls are marked, also where a constructor gives it its first value.
+    to it are marked.  Of a whole function, the calls that exchange data are marked.  Of a method, the
+    lines that use what its object keeps for later calls, and those of its class that change it, are
+    marked.  Lines that `ran` shows not to have run are not.
     """
     path = place.rpartition(":")[0]
     found = {int(each.rpartition(":")[2]) for each in others if each.rpartition(":")[0] == path}
@@ -52,7 +52,7 @@ def with_marks(
             found = {line for line in found if line > code.marked}  # not its decorators
             exchanges = {*_lines(function, _exchanges)}
             unknown = {line for line in exchanges if ran.of(path, function, line) is None}
-            found |= {line for line in exchanges if ran.of(path, function, line) is not False}
+            found |= exchanges
         found |= {*kept_state(parsed(path), function)}
         if scales:
             found |= {*_divisors(function)}
@@ -60,6 +60,7 @@ def with_marks(
             found |= {*conditions(function, code.marked)}
         if set_up:
             found |= {*_given(function, code.marked)}
+        found = {line for line in found if ran.of(path, function, line) is not False}
     shown = range(code.first, code.first + len(code.lines))
     also = tuple(sorted(line for line in found - {code.marked} if line in shown))
     code = msgspec.structs.replace(code, also=also)

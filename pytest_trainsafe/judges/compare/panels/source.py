@@ -15,23 +15,26 @@ from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting
 from pytest_trainsafe.judges.compare.localize.code.ran import Ran
 from pytest_trainsafe.judges.compare.panels.marks import with_marks
 from pytest_trainsafe.judges.compare.panels.set_marks import marks_read, set_at, set_text
+from pytest_trainsafe.judges.compare.panels.state import begins_at
 from pytest_trainsafe.report.called import called_at
 from pytest_trainsafe.report.panels import Code
 from pytest_trainsafe.report.source import code_at
 from pytest_trainsafe.report.syntax import Function, parsed
 
 #: The most places that are shown.
-MOST_PLACES = 8
+MOST_PLACES = 12
 
 _PLACE = re.compile(r"(?<!\S)([^\s:]+\.py:\d{1,7})\b")
 
-#: The most functions that are shown because the most telling line calls them.
-MOST_CALLED = 3
+#: The most functions that are shown because the most telling line calls them, and the most lines
+#: of all of them together, but for the first two.
+MOST_CALLED, MOST_LINES = 6, 80
 
 #: The titles of the most telling place, and of the functions that it calls.
 FIRST, CALLED = "Source: look here first", "Source: a function that is called on the way"
 CONSTRUCTOR = "Source: its constructor"
 MARKED = "Source: where a mark is set"
+STATE = "Source: what its object keeps"
 
 #: Clauses that name a more telling place than the class at fault, by the phase.
 _TELLING = {
@@ -81,7 +84,7 @@ def source(
         return []
     at_fault = "" if located is None else located.source
     pattern = lead.pattern if lead is not None else None
-    scaled = pattern is not None and pattern.name == "scaled"
+    scaled = pattern is not None and pattern.name in ("scaled", "clip factor")
     summed = pattern is not None and pattern.name in ("scaled", "partial sum")
     made: list[Code] = []
     beside: dict[int, list[Code]] = {}
@@ -108,6 +111,8 @@ def source(
             more += _called(code, place, methods[0], ran)
         if summed and phase in _OF_REDUCTIONS:
             more += _set_marks(code, place, lead.source if lead is not None else "", ran)
+        if len(made) == 1 and (begins := begins_at(place.rpartition(":")[0], code.marked)):
+            more += _first_value(place, begins)
         if phase in _FORWARD and (located is None or place == located.source):
             constructor = code_at(place, CONSTRUCTOR, clause, ("__init__",))
             if constructor is not None and _defined(constructor) and not _has(code, constructor):
@@ -120,6 +125,14 @@ def source(
         note = "; ".join(filter(None, (shown[0].note, *left)))
         shown[0] = msgspec.structs.replace(shown[0], note=note)
     return shown
+
+
+def _first_value(place: str, line: int) -> list[Code]:
+    """The line of a constructor that begins what the object of the method at a place keeps."""
+    at = f"{place.rpartition(':')[0]}:{line}"
+    code = code_at(at, STATE, "first value of what the object keeps from call to call")
+    facts = {"scales": False, "reduces": False, "set_up": False}
+    return [] if code is None else [with_marks(code, at, (), **facts)]
 
 
 def _in_order(made: Sequence[Code], beside: Mapping[int, Sequence[Code]]) -> list[Code]:
@@ -172,16 +185,15 @@ def _called(code: Code, place: str, method: str, ran: Ran) -> list[Code]:
     for line in (code.marked, *(() if whole else code.also)):
         for each, caller in called_at(f"{path}:{line}", method).items():
             called.setdefault(each, caller)
-    found = (
-        (each, code_at(each, CALLED, f"called by {relative(caller)}"))
-        for each, caller in called.items()
-        if ran.line(caller) is not False
-    )
-    return [
-        with_marks(shown, each, (), scales=False, reduces=False, set_up=False, ran=ran)
-        for each, shown in found
-        if shown
-    ][:MOST_CALLED]
+    found: list[Code] = []
+    for each, caller in called.items():
+        shown = code_at(each, CALLED, f"called by {relative(caller)}")
+        if shown is None or ran.line(caller) is False or len(found) >= MOST_CALLED:
+            continue
+        if len(found) < 2 or sum(len(x.lines) for x in (*found, shown)) <= MOST_LINES:
+            facts = {"scales": False, "reduces": False, "set_up": False}
+            found.append(with_marks(shown, each, (), **facts, ran=ran))
+    return found
 
 
 def _functions(path: str) -> set[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from pytest_trainsafe.report.syntax import Function
+from pytest_trainsafe.report.syntax import Function, parsed
 
 #: Methods of containers that change them.
 _CHANGES = frozenset(
@@ -19,19 +19,47 @@ _CONSTRUCTORS = frozenset({"__init__", "__post_init__", "reset_parameters"})
 
 
 def kept_state(tree: ast.Module, function: Function) -> Iterator[int]:
-    """The lines of a method that change attributes which other calls of the object find changed.
+    """The lines of the class of a method that change attributes which later calls find changed.
 
     These are the attributes that a method beside the constructor changes, and that some method
-    reads.  Of a constructor, they are the lines that give them their first value.
+    reads.  In the constructor, they are given their first value.  The lines of `function` that read
+    one are among them.
     """
     cls = next((each for each in ast.walk(tree) if _has(each, function)), None)
-    if cls is None:
-        return
-    methods = [each for each in cls.body if isinstance(each, Function)]
+    methods = [each for each in getattr(cls, "body", ()) if isinstance(each, Function)]
     later = [each for each in methods if each.name not in _CONSTRUCTORS]
     changed = {name for method in later for name, _ in _changes(method)}
-    kept = changed & {name for method in methods for name in _reads(method)}
-    yield from (line for name, line in _changes(function) if name in kept)
+    kept = changed & {name for method in methods for name, _ in _reads(method)}
+    yield from (line for each in methods for name, line in _changes(each) if name in kept)
+    yield from (line for name, line in _reads(function) if name in kept)
+
+
+def begins_at(path: str, line: int) -> int:
+    """The line where a constructor gives what a method at a line reads, and keeps, its first value.
+
+    0 if the method reads nothing that is kept.
+    """
+    tree = parsed(path)
+    inside = [
+        each
+        for each in ast.walk(tree)
+        if isinstance(each, Function) and each.lineno <= line <= (each.end_lineno or 0)
+    ]
+    function = max(inside, key=lambda each: each.lineno, default=None)
+    if function is None or function.name in _CONSTRUCTORS:
+        return 0
+    cls = next((each for each in ast.walk(tree) if _has(each, function)), None)
+    methods = [each for each in getattr(cls, "body", ()) if isinstance(each, Function)]
+    kept = {*kept_state(tree, function)}
+    read = {name for name, _ in _reads(function)} | {name for name, _ in _changes(function)}
+    first = [
+        at
+        for each in methods
+        if each.name == "__init__"
+        for name, at in _changes(each)
+        if name in read and at in kept
+    ]
+    return min(first, default=0)
 
 
 def _has(node: ast.AST, function: Function) -> bool:
@@ -62,9 +90,11 @@ def _changes(method: Function) -> Iterator[tuple[str, int]]:
                     yield name, target.lineno
 
 
-def _reads(method: Function) -> Iterator[str]:
-    nodes = (node for node in ast.walk(method) if isinstance(node, ast.Attribute))
-    return (_own(node) for node in nodes if isinstance(node.ctx, ast.Load))
+def _reads(method: Function) -> Iterator[tuple[str, int]]:
+    """The attributes of `self` that a method reads, with the lines."""
+    for node in ast.walk(method):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and _own(node):
+            yield _own(node), node.lineno
 
 
 def _own(node: ast.AST) -> str:

@@ -30,7 +30,7 @@ def judge_alone(
 
 
 def publish_failure(judgement: Judgement, traces: Traces) -> None:
-    """Publishes the summary of a judgement that was made without `judge_alone`, unless it passes."""
+    """Publishes the summary of a judgement that `judge_alone` did not make, unless it passes."""
     if judgement.verdict != "pass":
         _publish(judgement, traces)
 

@@ -135,4 +135,6 @@ def test_functions_whose_results_reach_what_is_returned_most_directly_come_first
     path.write_text(FLOWING)
     lines = FLOWING.splitlines()
     called = [lines[int(each.rpartition(":")[2]) - 1] for each in called_at(f"{path}:2")]
-    assert called == [f"def {each}:" for each in ("last(y)", "first(x)", "scale_of(x)", "helper(x)")]
+    assert called == [
+        f"def {each}:" for each in ("last(y)", "first(x)", "scale_of(x)", "helper(x)")
+    ]

@@ -102,8 +102,10 @@ def test_gradients_and_steps_that_were_not_compared_have_a_reason(tmp_path: Path
     comparison.compared.update(param_grad=1, main_grad=1)
 
     assert [text for _, text in left_out(rung, comparison)] == [
-        "activation_grad (the gradient that arrives at the output of a module in the backward): the "
-        "candidate recorded none",
+        (
+            "activation_grad (the gradient that arrives at the output of a module in the "
+            "backward): the candidate recorded none"
+        ),
         "step 2: what step 1 makes wrong is what they start from",
     ]
     comparison = Comparison("float64", findings=[wrong(INITIAL)])

@@ -40,9 +40,9 @@ from pytest_trainsafe.judges.compare.ladder.left_out import left_out
 from pytest_trainsafe.judges.compare.ladder.runs import make_rung, measured_again, more_samples
 from pytest_trainsafe.judges.compare.ladder.stages import stages
 from pytest_trainsafe.judges.compare.ladder.summary import point_summary
+from pytest_trainsafe.judges.compare.localize.code.ran import lines_that_ran
 from pytest_trainsafe.judges.compare.rerecord import tensors_to_record
 from pytest_trainsafe.judges.compare.rung import RungTraces
-from pytest_trainsafe.judges.compare.localize.code.ran import lines_that_ran
 from pytest_trainsafe.judges.loosen import Loosen, require_used
 from pytest_trainsafe.judges.one_thread import one_thread
 from pytest_trainsafe.launch import GroupFailure

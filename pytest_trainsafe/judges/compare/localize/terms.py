@@ -70,9 +70,9 @@ def _why(candidate: Trace, path: str, axis: str) -> str:
         part = "its own part of the sequence, or of the features or heads"
     by = _BY.get(event.layout_source, f"by {event.layout_source}")
     return (
-        f"every rank of {axis} holds the whole of {path} ({by}), and its backward gives the term of "
-        f"{part}: each rank needs the sum of the terms over {axis}, which is the gradient of the "
-        "reference"
+        f"every rank of {axis} holds the whole of {path} ({by}), and its backward gives the term "
+        f"of {part}: each rank needs the sum of the terms over {axis}, which is the gradient of "
+        "the reference"
     )
 
 

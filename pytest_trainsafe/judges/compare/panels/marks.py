@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
-from pytest_trainsafe.judges.compare.localize.code.ran import Ran
+from pytest_trainsafe.judges.compare.localize.code.ran import UNKNOWN, Ran
 from pytest_trainsafe.judges.compare.panels.state import kept_state
 from pytest_trainsafe.report.panels import Code
 from pytest_trainsafe.report.syntax import Function, parsed
@@ -32,16 +32,16 @@ def with_marks(
     scales: bool,
     reduces: bool,
     set_up: bool,
-    ran: Ran = Ran(),
+    ran: Ran = UNKNOWN,
 ) -> Code:
     """The lines with those marked that take part, beside the one that `place` names.
 
     `others` are other places of the same fault.  `scales` says that a factor is wrong, and
     `reduces` that the reduction of gradients is: divisions near it are marked, and the conditions
     on which it runs.  `set_up` says that the line sets up a module: lines that make what is given
-    to it are marked.  Of a whole function, the calls that exchange data are marked.  Of a method, the
-    lines that use what its object keeps for later calls, and those of its class that change it, are
-    marked.  Lines that `ran` shows not to have run are not.
+    to it are marked.  Of a whole function, the calls that exchange data are marked.  Of a method,
+    the lines that use what its object keeps for later calls, and those of its class that change it,
+    are marked.  Lines that `ran` shows not to have run are not.
     """
     path = place.rpartition(":")[0]
     found = {int(each.rpartition(":")[2]) for each in others if each.rpartition(":")[0] == path}

@@ -71,15 +71,17 @@ def _resolved(line: str) -> str:
 
 def _attributes(node: ast.AST) -> Iterator[str]:
     """The attributes that an expression or a function reads of a variable other than `self`."""
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    for call in calls:
+        reads = _name(call.func) in ("getattr", "hasattr") and len(call.args) > 1
+        if reads and isinstance(call.args[1], ast.Constant):
+            yield str(call.args[1].value)
+    called = {id(call.func) for call in calls}
     for each in ast.walk(node):
-        if isinstance(each, ast.Call) and _name(each.func) in ("getattr", "hasattr"):
-            if len(each.args) > 1 and isinstance(each.args[1], ast.Constant):
-                yield str(each.args[1].value)
-    called = {id(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
-    for each in ast.walk(node):
-        if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name):
-            if each.value.id != "self" and id(each) not in called:
-                yield each.attr
+        if not isinstance(each, ast.Attribute) or not isinstance(each.value, ast.Name):
+            continue
+        if each.value.id != "self" and id(each) not in called:
+            yield each.attr
 
 
 def _sets(node: ast.AST, name: str) -> bool:

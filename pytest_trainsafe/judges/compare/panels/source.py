@@ -12,7 +12,7 @@ from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting
-from pytest_trainsafe.judges.compare.localize.code.ran import Ran
+from pytest_trainsafe.judges.compare.localize.code.ran import UNKNOWN, Ran
 from pytest_trainsafe.judges.compare.panels.marks import with_marks
 from pytest_trainsafe.judges.compare.panels.set_marks import marks_read, set_at, set_text
 from pytest_trainsafe.judges.compare.panels.state import begins_at
@@ -58,7 +58,7 @@ _FORWARD = frozenset({"activation", "decision", "forward"})
 
 
 def source(
-    located: Located | None, failing: Sequence[Finding], explained: bool, ran: Ran = Ran()
+    located: Located | None, failing: Sequence[Finding], explained: bool, ran: Ran = UNKNOWN
 ) -> list[Code]:
     """The lines to look at, the most probable first.
 

@@ -78,9 +78,8 @@ def _changes(method: Function) -> Iterator[tuple[str, int]]:
             targets = node.targets
         elif isinstance(node, ast.AugAssign | ast.AnnAssign):
             targets = [node.target]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr in _CHANGES:
-                targets = [node.func.value]
+        elif (container := _changed_container(node)) is not None:
+            targets = [container]
         for target in targets:
             parts = target.elts if isinstance(target, ast.Tuple) else [target]
             for part in parts:
@@ -88,6 +87,14 @@ def _changes(method: Function) -> Iterator[tuple[str, int]]:
                     part = part.value
                 if name := _own(part):
                     yield name, target.lineno
+
+
+def _changed_container(node: ast.AST) -> ast.expr | None:
+    """What a call such as `self.found.append(x)` changes; None for anything else."""
+    function = node.func if isinstance(node, ast.Call) else None
+    if isinstance(function, ast.Attribute) and function.attr in _CHANGES:
+        return function.value
+    return None
 
 
 def _reads(method: Function) -> Iterator[tuple[str, int]]:

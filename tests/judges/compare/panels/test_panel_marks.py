@@ -131,9 +131,9 @@ def test_the_lines_that_set_a_mark_are_found_from_the_condition_that_reads_it(
     )  # fmt: skip
     located = Located((), f"{path}:30", "all_reduce over tp", (("reduction", "table"),))
     shown = source(located, [lead], explained=False)
-    assert [code.note.partition(";")[0] for code in shown if code.title.endswith("mark is set")] == [
-        "sets the mark 'shared' of a parameter, which the condition reads"
-    ]
+    assert [
+        code.note.partition(";")[0] for code in shown if code.title.endswith("mark is set")
+    ] == ["sets the mark 'shared' of a parameter, which the condition reads"]
 
 
 def test_a_decorator_is_no_place_of_its_own(tmp_path: Path) -> None:

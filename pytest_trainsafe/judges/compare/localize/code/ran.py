@@ -88,5 +88,9 @@ class Ran:
         return known
 
 
+#: Nothing is known.
+UNKNOWN = Ran()
+
+
 def _span(body: list[ast.stmt]) -> range:
     return range(body[0].lineno, (body[-1].end_lineno or 0) + 1) if body else range(0)

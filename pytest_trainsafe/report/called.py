@@ -33,8 +33,8 @@ def called_at(place: str, method: str = "forward") -> dict[str, str]:
         return {}
     functions = [each for each in around if isinstance(each, Function)]
     found: dict[str, str] = {}
-    left = [(0, path, *call) for call in (_hooks(functions[-1]) if functions else [])]
-    left += [(distance, path, *call) for distance, *call in _calls(around[-1])]
+    left = [(0, path, at, name) for at, name in (_hooks(functions[-1]) if functions else [])]
+    left += [(distance, path, at, name) for distance, at, name in _calls(around[-1])]
     while left and len(found) < _MOST_CALLED:
         nearest = min(left, key=lambda each: each[0])  # of several the first
         left.remove(nearest)
@@ -43,7 +43,8 @@ def called_at(place: str, method: str = "forward") -> dict[str, str]:
         at = "" if function is None else f"{file}:{function.lineno}"
         if function is not None and at not in (place, *found):
             found[at] = f"{caller}:{number}"
-            left += [(so_far + 1 + more, file, *call) for more, *call in _calls(function)]
+            calls = _calls(function)
+            left += [(so_far + 1 + more, file, line, own) for more, line, own in calls]
     return found
 
 

@@ -106,5 +106,6 @@ def _reads(method: Function) -> Iterator[tuple[str, int]]:
 
 def _own(node: ast.AST) -> str:
     """The name of an attribute of `self`; "" for anything else."""
-    of_self = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-    return node.attr if of_self and node.value.id == "self" else ""
+    if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+        return ""
+    return node.attr if node.value.id == "self" else ""

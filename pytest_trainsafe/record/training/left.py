@@ -71,8 +71,8 @@ class Left:
         held = None if self._measures else unheld(self._optimizer, self._parameters)
         if held is not None:
             self._writer.add(Unheld(held))
-        for each in () if self._measures else marks(self._parameters):
-            self._writer.add(each)
+        for mark in () if self._measures else marks(self._parameters):
+            self._writer.add(mark)
         if not self._notes:
             return
         if left_gradients(self._parameters.values()):

@@ -29,9 +29,9 @@ def with_marks(
     place: str,
     others: Collection[str],
     *,
-    scales: bool,
-    reduces: bool,
-    set_up: bool,
+    scales: bool = False,
+    reduces: bool = False,
+    set_up: bool = False,
     ran: Ran = UNKNOWN,
 ) -> Code:
     """The lines with those marked that take part, beside the one that `place` names.

@@ -116,8 +116,7 @@ def source(
         if phase in _FORWARD and (located is None or place == located.source):
             constructor = code_at(place, CONSTRUCTOR, clause, ("__init__",))
             if constructor is not None and _defined(constructor) and not _has(code, constructor):
-                facts = {"scales": False, "reduces": False, "set_up": False}
-                more.append(with_marks(constructor, place, (), **facts))
+                more.append(with_marks(constructor, place, ()))
     shown = _in_order(made, beside)
     placeless = [] if located is None else _placeless(located.what)
     left = [clause for clause in dict.fromkeys((*placeless, *unsaid)) if clause not in said]
@@ -131,8 +130,7 @@ def _first_value(place: str, line: int) -> list[Code]:
     """The line of a constructor that begins what the object of the method at a place keeps."""
     at = f"{place.rpartition(':')[0]}:{line}"
     code = code_at(at, STATE, "first value of what the object keeps from call to call")
-    facts = {"scales": False, "reduces": False, "set_up": False}
-    return [] if code is None else [with_marks(code, at, (), **facts)]
+    return [] if code is None else [with_marks(code, at, ())]
 
 
 def _in_order(made: Sequence[Code], beside: Mapping[int, Sequence[Code]]) -> list[Code]:
@@ -191,8 +189,7 @@ def _called(code: Code, place: str, method: str, ran: Ran) -> list[Code]:
         if shown is None or ran.line(caller) is False or len(found) >= MOST_CALLED:
             continue
         if len(found) < 2 or sum(len(x.lines) for x in (*found, shown)) <= MOST_LINES:
-            facts = {"scales": False, "reduces": False, "set_up": False}
-            found.append(with_marks(shown, each, (), **facts, ran=ran))
+            found.append(with_marks(shown, each, (), ran=ran))
     return found
 
 

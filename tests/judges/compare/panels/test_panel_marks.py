@@ -37,8 +37,15 @@ def marked(folder: Path, line: int, *others: int, **facts: bool) -> list[str]:
     path.write_text(PROGRAM)
     code = code_at(f"{path}:{line}", "Source")
     assert code is not None
-    given = {"scales": False, "reduces": False, "set_up": False, **facts}
-    made = with_marks(code, f"{path}:{line}", [f"{path}:{each}" for each in others], **given)
+    places = [f"{path}:{each}" for each in others]
+    made = with_marks(
+        code,
+        f"{path}:{line}",
+        places,
+        scales=facts.get("scales", False),
+        reduces=facts.get("reduces", False),
+        set_up=facts.get("set_up", False),
+    )
     return [made.lines[each - made.first].strip() for each in made.also]
 
 
@@ -87,8 +94,7 @@ def test_what_an_object_keeps_between_calls_is_marked_where_it_begins_and_change
         code = code_at(f"{path}:{line}", "Source")
         assert code is not None
         known = Ran(frozenset(relative(f"{path}:{each}") for each in ran))
-        facts = {"scales": False, "reduces": False, "set_up": False}
-        return with_marks(code, f"{path}:{line}", [], **facts, ran=known).also
+        return with_marks(code, f"{path}:{line}", [], ran=known).also
 
     assert also(2) == (4,)
     assert also(6) == (8, 10, 11)
@@ -97,8 +103,7 @@ def test_what_an_object_keeps_between_calls_is_marked_where_it_begins_and_change
     code = code_at(f"{path}:6", "Source")
     assert code is not None
     elsewhere = Ran(frozenset({relative(f"{path}:1")}))
-    facts = {"scales": False, "reduces": False, "set_up": False}
-    made = with_marks(code, f"{path}:6", [], **facts, ran=elsewhere)
+    made = with_marks(code, f"{path}:6", [], ran=elsewhere)
     assert made.note == "lines 8, 10, in a branch, not known to have run"
 
 
@@ -141,7 +146,7 @@ def test_a_decorator_is_no_place_of_its_own(tmp_path: Path) -> None:
     path.write_text("@staticmethod\ndef backward(ctx):\n    return 1\n")
     code = code_at(f"{path}:2", "Source")
     assert code is not None
-    made = with_marks(code, f"{path}:2", [f"{path}:1"], scales=False, reduces=False, set_up=False)
+    made = with_marks(code, f"{path}:2", [f"{path}:1"])
     assert made.also == ()
 
 

@@ -40,7 +40,7 @@ _FIELDS = (
 
 def lines_that_ran(trace: Trace) -> frozenset[str]:
     """Each "file:line" of the program that the events of a trace name, as `relative` writes it."""
-    found = set()
+    found: set[str] = set()
     for rank in trace.ranks:
         for kind, fields in _FIELDS:
             for event in rank.events_of(kind):

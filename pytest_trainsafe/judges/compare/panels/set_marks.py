@@ -7,8 +7,8 @@ no recorded line leads there: both are found in the text of the program's files.
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Collection, Iterator
-from pathlib import Path
 
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.report.called import called_at, imported_by
@@ -16,6 +16,9 @@ from pytest_trainsafe.report.syntax import Function, parsed
 
 #: The most lines of one mark, and the most files that are searched.
 MOST_LINES, MOST_FILES = 6, 60
+
+#: How many callers up from the line that sets a mark are followed.
+_LEVELS = 2
 
 #: Attributes of every tensor, which are no marks.
 _OF_TENSORS = frozenset({"grad", "data", "shape", "dtype", "device", "requires_grad", "is_leaf"})
@@ -40,33 +43,30 @@ def marks_read(path: str, line: int) -> list[str]:
 def set_at(name: str, path: str, files: Collection[str]) -> list[str]:
     """The lines that set an attribute to a value, and those that call the functions around these.
 
-    Searches the file `path`, those that it imports, and `files`.
+    Those that call the functions around the calls come last.  Searches the file `path`, `files`,
+    and what these import.
     """
-    searched = list(dict.fromkeys([path, *imported_by(path), *sorted(files)]))[:MOST_FILES]
-    lines: list[str] = []
-    calls: list[tuple[int, int]] = []
-    setters: set[str] = set()
-    for file in searched:
-        for node in ast.walk(parsed(file)):
-            if _sets(node, name):
-                assert isinstance(node, ast.stmt | ast.expr)
-                lines.append(f"{file}:{node.lineno}")
-                around = _around(file, node.lineno)
-                setters |= set() if around is None or around.name == "__init__" else {around.name}
-    for file in searched:
-        for node in ast.walk(parsed(file)):
-            if isinstance(node, ast.Call) and _name(node.func) in setters:
-                calls.append((searched.index(file), node.lineno))
-    lines += [f"{searched[number]}:{line}" for number, line in sorted(calls)]
-    named: dict[str, str] = {}
-    for line in lines:
-        named.setdefault(_resolved(line), line)
-    return [*named.values()]
-
-
-def _resolved(line: str) -> str:
-    path, _, number = line.rpartition(":")
-    return f"{Path(path).resolve()}:{number}"
+    nearby = [path, *sorted(files)]
+    imported = [each for file in nearby for each in imported_by(file)]
+    searched = list({os.path.realpath(each): each for each in reversed([*nearby, *imported])})
+    searched = [*reversed(searched)][:MOST_FILES]
+    found = [
+        (file, node)
+        for file in searched
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.stmt | ast.expr)
+    ]
+    lines = [f"{file}:{node.lineno}" for file, node in found if _sets(node, name)]
+    last = lines
+    for _ in range(_LEVELS):
+        setters = {_around(line) for line in last} - {"", "__init__"}
+        last = [
+            f"{file}:{node.lineno}"
+            for file, node in found
+            if isinstance(node, ast.Call) and _name(node.func) in setters
+        ]
+        lines += sorted({*last} - {*lines}, key=lambda line: int(line.rpartition(":")[2]))
+    return lines
 
 
 def _attributes(node: ast.AST) -> Iterator[str]:
@@ -108,10 +108,12 @@ def _function_at(path: str, line: int) -> Function | None:
     return next((node for node in nodes if node.lineno == line), None)
 
 
-def _around(path: str, line: int) -> Function | None:
+def _around(place: str) -> str:
+    """The name of the innermost function around a "file:line"; "" for none."""
+    path, _, line = place.rpartition(":")
     nodes = (node for node in ast.walk(parsed(path)) if isinstance(node, Function))
-    inner = [node for node in nodes if node.lineno <= line <= (node.end_lineno or 0)]
-    return max(inner, key=lambda node: node.lineno, default=None)
+    inner = [node for node in nodes if node.lineno <= int(line) <= (node.end_lineno or 0)]
+    return max(inner, key=lambda node: node.lineno).name if inner else ""
 
 
 def set_text(name: str, shown: str, lines: Collection[str]) -> str:

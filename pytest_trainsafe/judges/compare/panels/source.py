@@ -155,7 +155,7 @@ def _in_order(made: Sequence[Code], beside: Mapping[int, Sequence[Code]]) -> lis
 def _set_marks(code: Code, place: str, source: str, ran: Ran) -> list[Code]:
     """The lines that set the marks of parameters on which the reduction at a place depends.
 
-    A line in the file of `source`, the class of the wrong parameter, is shown before others.
+    Those are a line in the file of `source`, the class of the wrong parameter, and the outermost.
     """
     path = place.rpartition(":")[0]
     files = {line.rpartition(":")[0] for line in (*ran.lines, source) if line}
@@ -164,10 +164,10 @@ def _set_marks(code: Code, place: str, source: str, ran: Ran) -> list[Code]:
     for line in code.also:
         for name in marks_read(path, line):
             lines = set_at(name, path, files)
-            at = next((each for each in lines if own and each.startswith(f"{own}:")), "")
-            at = at or next(iter(lines), "")
-            panel = code_at(at, MARKED, set_text(name, at, lines)) if at else None
-            shown += [panel] if panel is not None else []
+            near = [each for each in lines if own and each.startswith(f"{own}:")]
+            for at in dict.fromkeys([*near[:1], *lines[-1:]]):
+                panel = code_at(at, MARKED, set_text(name, at, lines))
+                shown += [panel] if panel is not None else []
     return shown
 
 

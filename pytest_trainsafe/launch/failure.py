@@ -162,6 +162,12 @@ def standing(result: GroupResult) -> list[tuple[str, bool]]:
     return found
 
 
+def stood_at(result: GroupResult) -> dict[int, str]:
+    """The "file:line" at which each rank that did not end stood, if its stack is known."""
+    places = _places(result).items()
+    return {rank: f"{at.file}:{at.line}" for rank, at in places if at is not None}
+
+
 def _program_line(text: str) -> str:
     """file:line of a traceback's innermost frame outside of packages; else of its innermost frame.
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.launch.collectives.collective import Collective, LedgerError, read_ledger
-from pytest_trainsafe.launch.failure import raised_at, standing
+from pytest_trainsafe.launch.failure import raised_at, standing, stood_at
 from pytest_trainsafe.launch.files import RankFiles
 from pytest_trainsafe.launch.result import GroupResult
-from pytest_trainsafe.launch.supervise.stacks import place_of
 from pytest_trainsafe.report.panels import Event, Panel, State, Table, Timeline
 from pytest_trainsafe.report.sections import label
 from pytest_trainsafe.report.source import code_at
@@ -77,10 +76,8 @@ def _lines(result: GroupResult) -> list[Panel]:
     places: dict[str, list[int]] = {}
     if line := raised_at(result):
         places[line] = []
-    for rank in result.ranks:
-        at = place_of(rank.stack) if rank.stack else None
-        if at is not None:
-            places.setdefault(f"{at.file}:{at.line}", []).append(rank.rank)
+    for rank, place in stood_at(result).items():
+        places.setdefault(place, []).append(rank)
     made = []
     for place, ranks in [*places.items()][:MOST_PLACES]:
         note = f"{name_ranks(ranks)} stood here" if ranks else ""

@@ -155,7 +155,8 @@ def _in_order(made: Sequence[Code], beside: Mapping[int, Sequence[Code]]) -> lis
 def _set_marks(code: Code, place: str, source: str, ran: Ran) -> list[Code]:
     """The lines that set the marks of parameters on which the reduction at a place depends.
 
-    Those are a line in the file of `source`, the class of the wrong parameter, and the outermost.
+    Those are one in the file of `source`, the class of the wrong parameter, the outermost call, and
+    the line that sets the mark.
     """
     path = place.rpartition(":")[0]
     files = {line.rpartition(":")[0] for line in (*ran.lines, source) if line}
@@ -165,9 +166,10 @@ def _set_marks(code: Code, place: str, source: str, ran: Ran) -> list[Code]:
         for name in marks_read(path, line):
             lines = set_at(name, path, files)
             near = [each for each in lines if own and each.startswith(f"{own}:")]
-            for at in dict.fromkeys([*near[:1], *lines[-1:]]):
+            for at in dict.fromkeys([*near[:1], *lines[-1:], *lines[:1]]):
                 panel = code_at(at, MARKED, set_text(name, at, lines))
-                shown += [panel] if panel is not None else []
+                if panel is not None and not _has(code, panel):
+                    shown.append(panel)
     return shown
 
 

@@ -177,6 +177,7 @@ def assert_rng(
     """
     __tracebackhide__ = True
     from pytest_trainsafe.config.checks import require_known
+    from pytest_trainsafe.judges.alone import publish_failure
     from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
     from pytest_trainsafe.launch import GroupFailure
     from pytest_trainsafe.runs.traces import Traces
@@ -198,6 +199,7 @@ def assert_rng(
     if isinstance(candidate, Traces):
         notes = (f"assert_rng did not compare {text}" for text in judgement.not_compared)
         candidate.runs.notes.update(dict.fromkeys(notes))
+        publish_failure(judgement, candidate)
     _require_pass(judgement)
 
 

@@ -25,9 +25,19 @@ def judge_alone(
     accept = frozenset((*given.accept, *case.settings.accept))
     runs.start(judge.required_runs(case))
     judgement = judge.judge(case, runs, JudgeOptions(given.loosen, accept, given.expect))
-    if traces.runs.publish is not None:
-        traces.runs.publish(summary_of(JointJudgement([judgement]), case))
+    _publish(judgement, traces)
     return judgement
+
+
+def publish_failure(judgement: Judgement, traces: Traces) -> None:
+    """Publishes the summary of a judgement that `judge_alone` did not make, unless it passes."""
+    if judgement.verdict != "pass":
+        _publish(judgement, traces)
+
+
+def _publish(judgement: Judgement, traces: Traces) -> None:
+    if traces.runs.publish is not None:
+        traces.runs.publish(summary_of(JointJudgement([judgement]), traces.case))
 
 
 def report_alone(judgement: Judgement) -> str:

@@ -45,8 +45,8 @@ class Judgement(Protocol):
     into a whole report, and whose `first_line`, if there is one, into one line; `panels`, the
     import path of a module whose function `panels` shows it on a page (`report/panels.py`);
     `drawn`, panels that the judge made while the traces existed; `summary`, the Point's entry in
-    the terminal's summary; and `artefacts`, the paths of files that the judge made, by what they
-    are.
+    the terminal's summary; `facts`, what a page says beside the first Finding, as rows of label and
+    text; and `artefacts`, the paths of files that the judge made, by what they are.
     """
 
     @property

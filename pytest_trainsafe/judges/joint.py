@@ -111,10 +111,13 @@ def summary_of(joint: JointJudgement, case: Case) -> PointSummary:
     if joint.verdict == summary["verdict"]:
         return summary
     summary["verdict"] = joint.verdict
-    lead = next(f for j in others if j.verdict == joint.verdict for f in j.findings)
+    worse = next(each for each in others if each.verdict == joint.verdict and each.findings)
+    lead = worse.findings[0]
     if joint.verdict == "fail":
         summary.pop("reason", None)
         summary["first"] = first_of(lead)
+        if facts := [*getattr(worse, "facts", ())]:
+            summary["facts"] = facts
     else:
         summary["reason"] = lead.message
     return summary

@@ -7,8 +7,10 @@ import signal
 
 from pytest_trainsafe.core.code_files import is_installed, is_stdlib, relative
 from pytest_trainsafe.core.cut_text import MESSAGE_LIMIT, cut, cut_lines
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.errors import TrainsafeError
+from pytest_trainsafe.launch.axis import axis_text
 from pytest_trainsafe.launch.files import CUT
 from pytest_trainsafe.launch.result import GroupResult, RankResult
 from pytest_trainsafe.launch.supervise.stacks import (
@@ -29,33 +31,42 @@ class GroupFailure(TrainsafeError):
 
     `what` describes the group, such as "the candidate at tp=2", if a test has several; else "".
     `told_by` is the test whose report has the whole message, which is then left out; else "".
+    `axis` says along which axes of the mesh the ranks part, "" if that is not known.
     """
 
-    def __init__(self, result: GroupResult, what: str = "", told_by: str = "") -> None:
-        super().__init__(short(result, what, told_by) if told_by else message(result, what))
+    def __init__(
+        self, result: GroupResult, what: str = "", told_by: str = "", axis: str = ""
+    ) -> None:
+        whole = message(result, what, axis=axis)
+        super().__init__(short(result, what, told_by) if told_by else whole)
         self.line = in_one_line(result, what)
         self.result = result
         self.what = what
         self.told_by = told_by
+        self.axis = axis
 
     def leave_out_printed(self) -> None:
         """Leaves out what the failed rank printed, which a section of a test's report has."""
         if not self.told_by:
-            self.args = (message(self.result, self.what, printed=False),)
+            self.args = (message(self.result, self.what, printed=False, axis=self.axis),)
 
 
-def raise_for_failure(result: GroupResult, what: str = "") -> None:
+def raise_for_failure(result: GroupResult, what: str = "", point: Point | None = None) -> None:
     """Raises GroupFailure, whose message says what happened, unless the result is `ok`.
 
-    `what` describes the group in the message, such as "the candidate at tp=2".
+    `what` describes the group in the message, such as "the candidate at tp=2".  `point` is the
+    Point of the ranks, if they have one: the message then names the axes along which they part.
     """
     if not result.ok:
-        raise GroupFailure(result, what)
+        stood = [text for text, _ in standing(result)]
+        axis = "" if point is None else axis_text(result, point, stood)
+        raise GroupFailure(result, what, axis=axis)
 
 
-def message(result: GroupResult, what: str = "", printed: bool = True) -> str:
+def message(result: GroupResult, what: str = "", printed: bool = True, axis: str = "") -> str:
     """The whole text: headline, evidence of the first failed rank, the other ranks, files."""
     parts = [headline(result), *([f"this was {what}"] if what else []), *result.mismatches[1:]]
+    parts += [f"axis: {axis}"] if axis else []
     if result.mismatches and not all(rank.status == "ok" for rank in result.ranks):
         parts.append(_what_happened(result))
     first = None if result.first_failed is None else result.ranks[result.first_failed]
@@ -149,6 +160,12 @@ def standing(result: GroupResult) -> list[tuple[str, bool]]:
             text = _death(rank.exit_code)
         found.append((text, rank.rank in odd or rank.rank == result.first_failed))
     return found
+
+
+def stood_at(result: GroupResult) -> dict[int, str]:
+    """The "file:line" at which each rank that did not end stood, if its stack is known."""
+    places = _places(result).items()
+    return {rank: f"{at.file}:{at.line}" for rank, at in places if at is not None}
 
 
 def _program_line(text: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 from pathlib import Path
 
+from pytest_trainsafe.report.flow import distances
 from pytest_trainsafe.report.syntax import Function, parsed
 
 #: The most functions of a place.
@@ -17,7 +19,8 @@ def called_at(place: str, method: str = "forward") -> dict[str, str]:
     Each has the line that calls it.
 
     That is by the statement there or, if a function begins there, by this function; then by the
-    functions that are found.  Hooks that the function around the statement registers come first.
+    functions that are found.  The functions whose results reach what is returned through the fewest
+    assignments come first, but after hooks that the function around the statement registers.
     `method` is that of a class whose `apply` is called.  A name that a file imports is looked for
     in the folders around the file.  {} for a place that cannot be read, or that begins a class.
     """
@@ -30,15 +33,18 @@ def called_at(place: str, method: str = "forward") -> dict[str, str]:
         return {}
     functions = [each for each in around if isinstance(each, Function)]
     found: dict[str, str] = {}
-    left = [(path, *call) for call in (_hooks(functions[-1]) if functions else [])]
-    left += [(path, *call) for call in _calls(around[-1])]
+    left = [(0, path, at, name) for at, name in (_hooks(functions[-1]) if functions else [])]
+    left += [(distance, path, at, name) for distance, at, name in _calls(around[-1])]
     while left and len(found) < _MOST_CALLED:
-        caller, number, name = left.pop(0)
+        nearest = min(left, key=lambda each: each[0])  # of several the first
+        left.remove(nearest)
+        so_far, caller, number, name = nearest
         file, function = _function_of(caller, name, method)
         at = "" if function is None else f"{file}:{function.lineno}"
         if function is not None and at not in (place, *found):
             found[at] = f"{caller}:{number}"
-            left += [(file, *call) for call in _calls(function)]
+            calls = _calls(function)
+            left += [(so_far + 1 + more, file, line, own) for more, line, own in calls]
     return found
 
 
@@ -76,24 +82,44 @@ def _module_file(path: str, node: ast.ImportFrom) -> str:
     for folder in folders[node.level - 1 :][:1] if node.level else folders:
         file = folder.joinpath(*parts).with_suffix(".py")
         if file != Path(path).absolute() and file.is_file():
-            return str(file)
+            return os.path.realpath(file)  # a file may be found through a link to its folder
     return ""
 
 
+def imported_by(path: str) -> list[str]:
+    """The files of the program that a file imports names from, in the folders around it."""
+    nodes = (node for node in ast.walk(parsed(path)) if isinstance(node, ast.ImportFrom))
+    return list(dict.fromkeys(file for node in nodes if (file := _module_file(path, node))))
+
+
 def _hooks(function: Function) -> list[tuple[int, str]]:
-    """What a function gives to calls of methods such as `register_step_post_hook`, and where."""
+    """What a function gives to calls of methods such as `register_step_post_hook`, and where.
+
+    What runs after a step or a forward, nearer to its results, comes before what runs ahead of it.
+    """
     calls = (each for each in ast.walk(function) if isinstance(each, ast.Call))
-    return [
-        (call.lineno, ast.unparse(given))
+    found = [
+        (call.func.attr, call.lineno, ast.unparse(given))
         for call in calls
         if isinstance(call.func, ast.Attribute) and call.func.attr.startswith("register_")
         for given in call.args
     ]
+    found.sort(key=lambda each: "pre_hook" in each[0])  # stable
+    return [(line, name) for _, line, name in found]
 
 
-def _calls(node: ast.AST) -> list[tuple[int, str]]:
-    """What a statement or function calls, as it is written, with the line, in their order."""
-    calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
-    calls.sort(key=lambda each: (each.lineno, each.col_offset))
-    named = [each for each in calls if isinstance(each, ast.Name | ast.Attribute)]
-    return [(each.lineno, ast.unparse(each)) for each in named]
+def _calls(node: ast.AST) -> list[tuple[int, int, str]]:
+    """What a statement or function calls, as it is written, with the line.
+
+    The first number of each is that of `flow.distances`, 0 in a statement.  Calls of a statement
+    are in their order, those of a function in the opposite one.
+    """
+    of_function = distances(node) if isinstance(node, Function) else {}
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    last_first = -1 if of_function else 1  # of two that are as direct, the later is the nearer
+    calls.sort(key=lambda each: (last_first * each.func.lineno, each.func.col_offset))
+    return [
+        (of_function.get(each, 0), each.func.lineno, ast.unparse(each.func))
+        for each in calls
+        if isinstance(each.func, ast.Name | ast.Attribute)
+    ]

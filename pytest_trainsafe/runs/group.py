@@ -52,5 +52,5 @@ class Group:
         task = with_console(task, settings)
         workdir = self._session.folders.new("group")
         self.last = result = self._session.groups.launch(task, settings.timeout, workdir)
-        raise_for_failure(result)
+        raise_for_failure(result, point=None if self._case is None else self._case.point)
         return list(result.values)

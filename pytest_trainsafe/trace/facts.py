@@ -74,6 +74,17 @@ class Unheld(msgspec.Struct, frozen=True, tag="unheld", omit_defaults=True):
     parameters: _Names = ()
 
 
+class Marked(msgspec.Struct, frozen=True, tag="marked", omit_defaults=True):
+    """The program set the attribute `name` of its `parameters` to `value`, which is a switch.
+
+    Frameworks decide by such marks what happens to a gradient, such as `sequence_parallel`.
+    """
+
+    name: Text
+    value: bool
+    parameters: _Names = ()
+
+
 class Overwritten(msgspec.Struct, frozen=True, tag="overwritten", omit_defaults=True):
     """The values that the program gave its parameters, which `ctx.initialize` then replaced.
 

@@ -100,3 +100,41 @@ def test_a_function_that_a_file_imports_is_found_in_the_folders_around_it(tmp_pa
         "from nets.routing import circular\ncircular()\n"
     )
     assert [*called_at(f"{routing}:2")] == []
+
+
+FLOWING = """
+def forward(x):
+    helper(x)
+    scale = scale_of(x)
+    y = first(x)
+    y.mul_(scale)
+    return last(y)
+
+
+def helper(x):
+    return x
+
+
+def scale_of(x):
+    return x
+
+
+def first(x):
+    return x
+
+
+def last(y):
+    return y
+"""
+
+
+def test_functions_whose_results_reach_what_is_returned_most_directly_come_first(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "flowing.py"
+    path.write_text(FLOWING)
+    lines = FLOWING.splitlines()
+    called = [lines[int(each.rpartition(":")[2]) - 1] for each in called_at(f"{path}:2")]
+    assert called == [
+        f"def {each}:" for each in ("last(y)", "first(x)", "scale_of(x)", "helper(x)")
+    ]

@@ -83,7 +83,8 @@ class LadderJudgement:
     `program` and `point` name the candidate; `case` is its test, None for traces without one.
     `left_out` says why rungs were skipped, `located` is the result of localisation, and `summary`
     is the Point's entry in the terminal's summary.  If a page shows the run, `placed` has the
-    stages of a pipeline and the collectives, and `pictures` the values of the first wrong tensors.
+    stages of a pipeline and the collectives, `pictures` the values of the first wrong tensors, and
+    `ran` the lines that the candidate is known to have run.
     """
 
     program: str
@@ -96,6 +97,7 @@ class LadderJudgement:
     judge: str = "compare"
     placed: Sequence[Panel] = ()
     pictures: Sequence[Panel] = ()
+    ran: frozenset[str] = frozenset()
     panels: ClassVar[str] = "pytest_trainsafe.judges.compare.panels"
     text: ClassVar[str] = "pytest_trainsafe.judges.compare.text"
 

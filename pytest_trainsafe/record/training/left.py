@@ -1,7 +1,8 @@
 """Records what a program leaves to steps that the test does not train.  Called by the recorder.
 
 Gradients that nobody clears, settings of the optimizer, weights that change after the last step,
-and numbers that modules and optimizers count.  A bug in them shows in later steps only.
+and numbers that modules and optimizers count: a bug in them shows in later steps only.  Also the
+marks that it set on parameters.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from pytest_trainsafe.core.usage import first_few
 from pytest_trainsafe.record.tensors import local_values
 from pytest_trainsafe.record.training.optimizer import groups, names_of_held, stepping
 from pytest_trainsafe.record.training.unheld import unheld
-from pytest_trainsafe.trace.facts import Counted, Settings, Unheld
+from pytest_trainsafe.trace.facts import Counted, Marked, Settings, Unheld
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: How many owners of numbers a rank records.
 MAX_OWNERS = 256
+
+#: How many marks of parameters a rank records.
+MAX_MARKS = 64
 
 #: Switches that change what is computed.  Others say how, or what a framework does with a group.
 _SWITCHES = frozenset(
@@ -67,6 +71,8 @@ class Left:
         held = None if self._measures else unheld(self._optimizer, self._parameters)
         if held is not None:
             self._writer.add(Unheld(held))
+        for mark in () if self._measures else marks(self._parameters):
+            self._writer.add(mark)
         if not self._notes:
             return
         if left_gradients(self._parameters.values()):
@@ -86,6 +92,17 @@ def left_gradients(parameters: Iterable[torch.Tensor]) -> bool:
     """Whether a parameter still has a gradient that is not zero."""
     grads = (each.grad for each in parameters if each.grad is not None and each.grad.numel())
     return any(bool(local_values(grad.detach()).any()) for grad in grads)
+
+
+def marks(parameters: Mapping[str, torch.Tensor]) -> list[Marked]:
+    """The switches that the program set on parameters, each with the parameters that have it."""
+    found: dict[tuple[str, bool], list[str]] = {}
+    for path, parameter in parameters.items():
+        for name, value in getattr(parameter, "__dict__", {}).items():
+            if isinstance(value, bool) and not name.startswith("_"):
+                found.setdefault((name, value), []).append(path)
+    listed = sorted(found.items())[:MAX_MARKS]
+    return [Marked(name, value, tuple(paths)) for (name, value), paths in listed]
 
 
 def settings(optimizer: Any, parameters: Mapping[str, torch.Tensor]) -> Iterator[Settings]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.launch.collectives.collective import Collective, LedgerError, read_ledger
-from pytest_trainsafe.launch.failure import standing
+from pytest_trainsafe.launch.failure import raised_at, standing, stood_at
 from pytest_trainsafe.launch.files import RankFiles
 from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.report.panels import Event, Panel, State, Table, Timeline
 from pytest_trainsafe.report.sections import label
+from pytest_trainsafe.report.source import code_at
 
 #: The last collectives of each rank that are drawn, and the most ranks.
 MOST_CALLS, MOST_RANKS = 40, 64
+
+#: The most places whose lines are shown.
+MOST_PLACES = 4
 
 #: The most bytes of a ledger that is read: some ten thousand calls.
 _MOST_BYTES = 2**23
@@ -35,10 +40,11 @@ def rank_panels(result: GroupResult) -> list[Panel]:
         ),
         note=f"{left} more ranks" if left else "",
     )
+    panels: list[Panel] = [*_lines(result), table]
     calls = [_calls(result, rank.rank) for rank in shown]
     longest = max(map(len, calls), default=0)
     if not longest:
-        return [table]
+        return panels
     begin = max(0, longest - MOST_CALLS)
     events = [
         Event(
@@ -62,7 +68,21 @@ def rank_panels(result: GroupResult) -> list[Panel]:
         note="Each bar is a call, in the order in which its rank made it. The last call of a rank "
         "that did not end is the one in which it waits.",
     )
-    return [table, timeline]
+    return [*panels, timeline]
+
+
+def _lines(result: GroupResult) -> list[Panel]:
+    """The code where the first rank failed, or where ranks wait or part, each place once."""
+    places: dict[str, list[int]] = {}
+    if line := raised_at(result):
+        places[line] = []
+    for rank, place in stood_at(result).items():
+        places.setdefault(place, []).append(rank)
+    made = []
+    for place, ranks in [*places.items()][:MOST_PLACES]:
+        note = f"{name_ranks(ranks)} stood here" if ranks else ""
+        made.append(code_at(place, "Source: where ranks stood" if ranks else "Source", note))
+    return [each for each in made if each is not None]
 
 
 def _calls(result: GroupResult, rank: int) -> list[Collective]:

@@ -50,13 +50,18 @@ def tell_once(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
     from pytest_trainsafe.launch.failure import GroupFailure, headline, raised_at
 
     what = headline(failure.result).partition("\n")[0]
-    for name, text in (("error", what), ("error_at", raised_at(failure.result))):
+    for name, text in (
+        ("error", what),
+        ("error_at", raised_at(failure.result)),
+        ("error_axis", failure.axis),
+    ):
         if text:
             item.user_properties.append((f"{PROPERTY}_{name}", cut(text, LONGEST)))
     told = item.config.stash.setdefault(_TOLD, {})
     first = told.setdefault(failure.result.folder, item.nodeid)
     if first != item.nodeid:
-        short = GroupFailure(failure.result, failure.what, first).with_traceback(call.excinfo.tb)
+        short = GroupFailure(failure.result, failure.what, first, failure.axis)
+        short = short.with_traceback(call.excinfo.tb)
         short.__suppress_context__ = True
         call.excinfo = pytest.ExceptionInfo.from_exception(short)
 

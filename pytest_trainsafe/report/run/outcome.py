@@ -193,7 +193,9 @@ def _error(nodeid: str, test: _Test, judged: Outcome | None) -> Outcome:
     message = raised or test.message
     source = test.values.get(f"{PROPERTY}_error_at", "")[:MAX_TEXT]
     check = "exception" if raised else "error"
-    first = FirstDifference(check=check, message=message, source=source)
+    axis = test.values.get(f"{PROPERTY}_error_axis", "")[:MAX_TEXT]
+    facts = (("axis", axis),) if axis else ()
+    first = FirstDifference(check=check, message=message, source=source, facts=facts)
     return replace(judged or plain, verdict="error", reason=message, first=first)
 
 

@@ -179,7 +179,7 @@ class Executor:
             joined=order.joined.set,
             enter=order.enter,
         )
-        raise_for_failure(result, spec.title)
+        raise_for_failure(result, spec.title, spec.point)
         return Recorded.of(result)
 
 

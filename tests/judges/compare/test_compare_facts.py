@@ -14,9 +14,12 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.finding import Finding, Located, Pattern
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.guards.later_steps import Apart
 from pytest_trainsafe.judges.compare.ladder.facts import begins, facts_of
 from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting, of_settings
+from pytest_trainsafe.judges.compare.ladder.left_out import left_out
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
@@ -88,6 +91,28 @@ def test_a_tensor_that_one_stage_holds_has_its_stage_and_ranks(tmp_path: Path) -
     found = dict(facts(tmp_path / "pp", None, failing, pp=2, tp=2))
     assert found["stage"] == "pp=1 of 2 stages, on ranks 2, 3"
     assert "stage" not in dict(facts(tmp_path / "tp", None, failing, tp=2))
+
+
+def test_gradients_and_steps_that_were_not_compared_have_a_reason(tmp_path: Path) -> None:
+    records = training(steps=3)
+    lacking = [each for each in records if each.id.kind != "activation_grad"]
+    whole = write(tmp_path / "reference", records, Point.of())
+    rung = RungTraces("float64", write(tmp_path / "candidate", lacking, Point.of()), whole)
+    comparison = Comparison("float64", findings=[wrong(1)])
+    comparison.compared.update(param_grad=1, main_grad=1)
+
+    assert [text for _, text in left_out(rung, comparison)] == [
+        (
+            "activation_grad (the gradient that arrives at the output of a module in the "
+            "backward): the candidate recorded none"
+        ),
+        "step 2: what step 1 makes wrong is what they start from",
+    ]
+    comparison = Comparison("float64", findings=[wrong(INITIAL)])
+    [(label, text)] = left_out(rung, comparison)
+    assert (label, text.partition(":")[0]) == (
+        "not compared", "activations, gradients and updates of all steps",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

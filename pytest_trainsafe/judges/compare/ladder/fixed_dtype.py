@@ -36,4 +36,5 @@ def with_dtype_advice(failure: GroupFailure, dtype: str, own: str) -> GroupFailu
         f"the program in {fixed} alone, with --trainsafe-dtype {fixed}"
     )
     hints = [each for each in (result.hint, hint) if each]
-    return GroupFailure(msgspec.structs.replace(result, hint="\n".join(hints)), failure.what)
+    hinted = msgspec.structs.replace(result, hint="\n".join(hints))
+    return GroupFailure(hinted, failure.what, axis=failure.axis)

@@ -36,9 +36,11 @@ from pytest_trainsafe.judges.compare.ladder.facts import facts_of
 from pytest_trainsafe.judges.compare.ladder.fixed_dtype import with_dtype_advice
 from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
 from pytest_trainsafe.judges.compare.ladder.known_setting import with_known_setting
+from pytest_trainsafe.judges.compare.ladder.left_out import left_out
 from pytest_trainsafe.judges.compare.ladder.runs import make_rung, measured_again, more_samples
 from pytest_trainsafe.judges.compare.ladder.stages import stages
 from pytest_trainsafe.judges.compare.ladder.summary import point_summary
+from pytest_trainsafe.judges.compare.localize.code.ran import lines_that_ran
 from pytest_trainsafe.judges.compare.rerecord import tensors_to_record
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.loosen import Loosen, require_used
@@ -107,7 +109,8 @@ def climb(
     point, located = str(case.point), ladder.located
     judgement = LadderJudgement(case.program.name, point, ladder.judged, case, left_out, located)
     summary, placed = ladder.summary(judgement), ladder.placed()
-    return replace(judgement, summary=summary, placed=placed, pictures=ladder.pictures())
+    pictures, ran = ladder.pictures(), ladder.ran()
+    return replace(judgement, summary=summary, placed=placed, pictures=pictures, ran=ran)
 
 
 class _Ladder:
@@ -250,6 +253,12 @@ class _Ladder:
         with one_thread():
             return pictures_of(self._rung, self.judged[-1].comparison.findings)
 
+    def ran(self) -> frozenset[str]:
+        """The lines that the candidate is known to have run, if a page is made."""
+        if not collecting() or self._rung is None:
+            return frozenset()
+        return lines_that_ran(self._rung.candidate)
+
     def summary(self, judgement: LadderJudgement) -> PointSummary:
         """This Point's entry in the terminal's summary."""
         candidate = self.candidate
@@ -262,8 +271,9 @@ class _Ladder:
         if collecting() and self._rung is not None and judgement.verdict == "fail":
             failing = [f for f in self.judged[-1].comparison.findings if f.verdict == "fail"]
             apart = settings_apart(self._rung.candidate, self._rung.reference)
-            trace = self._rung.candidate
-            summary["facts"] = facts_of(candidate.case, trace, failing, self.located, apart)
+            trace, comparison = self._rung.candidate, self.judged[-1].comparison
+            facts = facts_of(candidate.case, trace, failing, self.located, apart)
+            summary["facts"] = [*facts, *left_out(self._rung, comparison)]
         if self.located is not None and self.located.source:
             summary["look_at"] = {"source": self.located.source, "what": self.located.what}
         if self.reference.runs.reused:

@@ -56,6 +56,7 @@ from pytest_trainsafe.judges.compare.localize.gradients import (
 )
 from pytest_trainsafe.judges.compare.localize.inputs import Compared
 from pytest_trainsafe.judges.compare.localize.of_modules import of_modules
+from pytest_trainsafe.judges.compare.localize.terms import reasons
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Reduction
@@ -99,6 +100,7 @@ def located(
     first = next(iter(groups.values()))
     for number, text in enumerate(description.reductions(first)):
         rows.append(("" if number else "reduced by", text))
+    rows += reasons(rung.candidate, comparison, first)
     if axis:
         rows.append(("axis", of_no_axis(axis, rung.candidate, faults[0])))
     named = tuple((fault.phase, fault.target) for fault in faults)

@@ -1,5 +1,6 @@
 """The comparison's panels: which tensors were compared, how large errors are, where they start.
 
+marks     the lines among these that take part; state and set_marks find some of them
 dataflow  the modules in order, forward and backward; errors layer by layer and kind by kind
 source    the lines of the code at fault, and of the other places that its description names
 tensors   every compared tensor, and every dtype
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement
+from pytest_trainsafe.judges.compare.localize.code.ran import Ran
 from pytest_trainsafe.judges.compare.panels.dataflow import curves, dataflow, kinds
 from pytest_trainsafe.judges.compare.panels.source import source
 from pytest_trainsafe.judges.compare.panels.tensors import Compared, dtypes, tensors
@@ -25,7 +27,7 @@ def panels(judgement: LadderJudgement) -> Sequence[Panel]:
     shown = _shown(judgement.rungs)
     failing = [f for f in shown.comparison.findings if f.verdict == "fail"]
     compared = Compared.of(shown)
-    code = source(judgement.located, failing, shown.explained)
+    code = source(judgement.located, failing, shown.explained, Ran(judgement.ran))
     made = [*code, dataflow(compared), *judgement.placed, kinds(compared), *curves(compared)]
     made += [*judgement.pictures, dtypes(judgement.rungs), tensors(compared)]
     return [panel for panel in made if panel is not None]

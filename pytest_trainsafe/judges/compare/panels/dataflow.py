@@ -62,6 +62,8 @@ def dataflow(compared: Compared) -> Graph | None:
     note = f"{when}{batches}, in {compared.rung.dtype}: the largest error of each module and phase"
     if left > 0:
         note += f"; {left} more modules are left out"
+    if any(one.ratio == math.inf and not one.missing for one in here):
+        note += "; ∞: no error is allowed there, or ranks that must agree differ"
     if around := _around_first(compared, here):
         note += f". {around}"
     return Graph(

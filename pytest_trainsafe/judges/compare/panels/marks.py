@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
+from pytest_trainsafe.judges.compare.localize.code.ran import UNKNOWN, Ran
+from pytest_trainsafe.judges.compare.panels.state import kept_state
 from pytest_trainsafe.report.panels import Code
 from pytest_trainsafe.report.syntax import Function, parsed
 
@@ -23,31 +25,50 @@ _SCALES = frozenset({"mul_", "div_", "mul", "div", "true_divide"})
 
 
 def with_marks(
-    code: Code, place: str, others: Collection[str], *, scales: bool, reduces: bool, set_up: bool
+    code: Code,
+    place: str,
+    others: Collection[str],
+    *,
+    scales: bool = False,
+    reduces: bool = False,
+    set_up: bool = False,
+    ran: Ran = UNKNOWN,
 ) -> Code:
     """The lines with those marked that take part, beside the one that `place` names.
 
     `others` are other places of the same fault.  `scales` says that a factor is wrong, and
     `reduces` that the reduction of gradients is: divisions near it are marked, and the conditions
     on which it runs.  `set_up` says that the line sets up a module: lines that make what is given
-    to it are marked.  Of a whole function, the calls that exchange data are marked.
+    to it are marked.  Of a whole function, the calls that exchange data are marked.  Of a method,
+    the lines that use what its object keeps for later calls, and those of its class that change it,
+    are marked.  Lines that `ran` shows not to have run are not.
     """
     path = place.rpartition(":")[0]
     found = {int(each.rpartition(":")[2]) for each in others if each.rpartition(":")[0] == path}
+    unknown: set[int] = set()
     function = _function_at(path, code.marked)
     if function is not None:
         if function.lineno == code.marked:
             found = {line for line in found if line > code.marked}  # not its decorators
-            found |= {*_lines(function, _exchanges)}
+            exchanges = {*_lines(function, _exchanges)}
+            unknown = {line for line in exchanges if ran.of(path, function, line) is None}
+            found |= exchanges
+        found |= {*kept_state(parsed(path), function)}
         if scales:
             found |= {*_divisors(function)}
         if reduces and function.lineno != code.marked:
-            found |= {*_conditions(function, code.marked)}
+            found |= {*conditions(function, code.marked)}
         if set_up:
             found |= {*_given(function, code.marked)}
+        found = {line for line in found if ran.of(path, function, line) is not False}
     shown = range(code.first, code.first + len(code.lines))
     also = tuple(sorted(line for line in found - {code.marked} if line in shown))
-    return msgspec.structs.replace(code, also=also)
+    code = msgspec.structs.replace(code, also=also)
+    if doubted := sorted(unknown & {*also}):
+        lines = f"line{'s' * (len(doubted) > 1)} {', '.join(map(str, doubted))}"
+        note = f"{lines}, in a branch, not known to have run"
+        code = msgspec.structs.replace(code, note=f"{code.note}; {note}" if code.note else note)
+    return code
 
 
 def _function_at(path: str, line: int) -> Function | None:
@@ -92,7 +113,7 @@ def _divisors(function: Function) -> Iterator[int]:
     yield from _assigned(function, used)
 
 
-def _conditions(function: Function, line: int) -> Iterator[int]:
+def conditions(function: Function, line: int) -> Iterator[int]:
     """The lines of the innermost condition on which a line of the function runs."""
     around = [
         node

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -11,22 +12,29 @@ from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting
+from pytest_trainsafe.judges.compare.localize.code.ran import UNKNOWN, Ran
 from pytest_trainsafe.judges.compare.panels.marks import with_marks
+from pytest_trainsafe.judges.compare.panels.set_marks import marks_read, set_at, set_text
+from pytest_trainsafe.judges.compare.panels.state import begins_at
 from pytest_trainsafe.report.called import called_at
 from pytest_trainsafe.report.panels import Code
 from pytest_trainsafe.report.source import code_at
+from pytest_trainsafe.report.syntax import Function, parsed
 
 #: The most places that are shown.
-MOST_PLACES = 7
+MOST_PLACES = 12
 
 _PLACE = re.compile(r"(?<!\S)([^\s:]+\.py:\d{1,7})\b")
 
-#: The most functions that are shown because the most telling line calls them.
-MOST_CALLED = 3
+#: The most functions that are shown because the most telling line calls them, and the most lines
+#: of all of them together, but for the first two.
+MOST_CALLED, MOST_LINES = 6, 80
 
 #: The titles of the most telling place, and of the functions that it calls.
 FIRST, CALLED = "Source: look here first", "Source: a function that is called on the way"
 CONSTRUCTOR = "Source: its constructor"
+MARKED = "Source: where a mark is set"
+STATE = "Source: what its object keeps"
 
 #: Clauses that name a more telling place than the class at fault, by the phase.
 _TELLING = {
@@ -39,7 +47,7 @@ _AS_DUE = ", as in the reference"
 _CONSTRUCTED = re.compile(r"\S+ is constructed at ")
 
 #: Clauses whose line runs code that no other clause names: hooks, or what changes a buffer.
-_CALLS = re.compile(r"\S+ is constructed at |called at ")
+_CALLS = re.compile(r"\S+ is constructed at |^called at | made at |\bcomputed at ")
 
 #: The kinds of tensors and the phases that a module's backward computes.
 _BACKWARD = frozenset({"activation_grad", "param_grad", "backward"})
@@ -49,14 +57,17 @@ _OF_REDUCTIONS = frozenset({"reduction", "weights", "norm", "accumulation"})
 _FORWARD = frozenset({"activation", "decision", "forward"})
 
 
-def source(located: Located | None, failing: Sequence[Finding], explained: bool) -> list[Code]:
+def source(
+    located: Located | None, failing: Sequence[Finding], explained: bool, ran: Ran = UNKNOWN
+) -> list[Code]:
     """The lines to look at, the most probable first.
 
     A module has those of its forward, or of its backward if it is wrong and the class defines one.
+    The functions that a place calls follow it, those first whose results its own is made of.
     The first module whose forward is wrong also has those of its constructor, which sets the
     numbers that the forward uses.  `explained` says that annotations are at fault, and no module.
     The note of each place is its clause of the description, and the first note also has the clauses
-    whose places are not shown.
+    whose places are not shown.  `ran` are the lines that are known to have run.
     """
     lead = lead_of(failing) if failing else None
     kind = lead.where.kind if lead is not None and lead.where is not None else ""
@@ -73,10 +84,10 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
         return []
     at_fault = "" if located is None else located.source
     pattern = lead.pattern if lead is not None else None
-    scaled = pattern is not None and pattern.name == "scaled"
+    scaled = pattern is not None and pattern.name in ("scaled", "clip factor")
     summed = pattern is not None and pattern.name in ("scaled", "partial sum")
     made: list[Code] = []
-    called: list[Code] = []
+    beside: dict[int, list[Code]] = {}
     said, unsaid = set(), []
     for place, clause in places.items():
         title = "Source: look here too" if made else first
@@ -91,38 +102,101 @@ def source(located: Located | None, failing: Sequence[Finding], explained: bool)
             scales=scaled and phase in _OF_REDUCTIONS,
             reduces=summed and phase in _OF_REDUCTIONS,
             set_up=" set up" in clause,
+            ran=ran,
         )
         made.append(code)
         said.add(clause)
-        if len(made) == 1 or _CALLS.match(clause):
-            called += _called(code, place, methods[0])
+        more = beside.setdefault(len(made) - 1, [])
+        if len(made) == 1 or _CALLS.search(clause):
+            more += _called(code, place, methods[0], ran)
+        if summed and phase in _OF_REDUCTIONS:
+            more += _set_marks(code, place, lead.source if lead is not None else "", ran)
+        if len(made) == 1 and (begins := begins_at(place.rpartition(":")[0], code.marked)):
+            more += _first_value(place, begins)
         if phase in _FORWARD and (located is None or place == located.source):
             constructor = code_at(place, CONSTRUCTOR, clause, ("__init__",))
             if constructor is not None and _defined(constructor) and not _has(code, constructor):
-                made.append(constructor)
-    # At once after the first place, but after the constructor of a class.
-    at = 2 if [code.title for code in made[1:2]] == [CONSTRUCTOR] else 1
-    made[at:at] = [each for each in called if not any(_has(shown, each) for shown in made)]
+                more.append(with_marks(constructor, place, ()))
+    shown = _in_order(made, beside)
     placeless = [] if located is None else _placeless(located.what)
-    more = [clause for clause in dict.fromkeys((*placeless, *unsaid)) if clause not in said]
-    if made and more:
-        note = "; ".join(filter(None, (made[0].note, *more)))
-        made[0] = msgspec.structs.replace(made[0], note=note)
-    return made[:MOST_PLACES]
+    left = [clause for clause in dict.fromkeys((*placeless, *unsaid)) if clause not in said]
+    if shown and left:
+        note = "; ".join(filter(None, (shown[0].note, *left)))
+        shown[0] = msgspec.structs.replace(shown[0], note=note)
+    return shown
 
 
-def _called(code: Code, place: str, method: str) -> list[Code]:
-    """The functions of the program that a place calls, or that the function there calls."""
-    called = called_at(f"{place.rpartition(':')[0]}:{code.marked}", method)
-    found = (
-        (each, code_at(each, CALLED, f"called by {relative(caller)}"))
-        for each, caller in called.items()
-    )
-    return [
-        with_marks(shown, each, (), scales=False, reduces=False, set_up=False)
-        for each, shown in found
-        if shown
-    ][:MOST_CALLED]
+def _first_value(place: str, line: int) -> list[Code]:
+    """The line of a constructor that begins what the object of the method at a place keeps."""
+    at = f"{place.rpartition(':')[0]}:{line}"
+    code = code_at(at, STATE, "first value of what the object keeps from call to call")
+    return [] if code is None else [with_marks(code, at, ())]
+
+
+def _in_order(made: Sequence[Code], beside: Mapping[int, Sequence[Code]]) -> list[Code]:
+    """The places with what stands beside them, the nearest to the wrong tensor first.
+
+    What the first place calls follows it.  What a later one calls lies between the first place and
+    it, and precedes it.
+    """
+    shown: list[Code] = []
+    room = MOST_PLACES - len(made)
+    for number, code in enumerate(made):
+        shown += [code] if number == 0 else []
+        for each in beside.get(number, ()):
+            of_another = any(_has(each, other) for other in made if other is not code)
+            if room > 0 and not of_another and not any(_has(x, each) for x in (*shown, *made)):
+                shown.append(each)
+                room -= 1
+        shown += [code] if number else []
+    return shown
+
+
+def _set_marks(code: Code, place: str, source: str, ran: Ran) -> list[Code]:
+    """The lines that set the marks of parameters on which the reduction at a place depends.
+
+    Those are one in the file of `source`, the class of the wrong parameter, the outermost call, and
+    the line that sets the mark.
+    """
+    path = place.rpartition(":")[0]
+    files = {line.rpartition(":")[0] for line in (*ran.lines, source) if line}
+    own = source.rpartition(":")[0]
+    shown = []
+    for line in code.also:
+        for name in marks_read(path, line):
+            lines = set_at(name, path, files)
+            near = [each for each in lines if own and each.startswith(f"{own}:")]
+            for at in dict.fromkeys([*near[:1], *lines[-1:], *lines[:1]]):
+                panel = code_at(at, MARKED, set_text(name, at, lines))
+                if panel is not None and not _has(code, panel):
+                    shown.append(panel)
+    return shown
+
+
+def _called(code: Code, place: str, method: str, ran: Ran) -> list[Code]:
+    """The functions of the program that a place calls, or that the function there calls.
+
+    Those that the lines call that take part beside the place follow.  A function that is called in
+    a branch that did not run is left out.
+    """
+    path = place.rpartition(":")[0]
+    whole = code.marked in _functions(path)
+    called: dict[str, str] = {}
+    for line in (code.marked, *(() if whole else code.also)):
+        for each, caller in called_at(f"{path}:{line}", method).items():
+            called.setdefault(each, caller)
+    found: list[Code] = []
+    for each, caller in called.items():
+        shown = code_at(each, CALLED, f"called by {relative(caller)}")
+        if shown is None or ran.line(caller) is False or len(found) >= MOST_CALLED:
+            continue
+        if len(found) < 2 or sum(len(x.lines) for x in (*found, shown)) <= MOST_LINES:
+            found.append(with_marks(shown, each, (), ran=ran))
+    return found
+
+
+def _functions(path: str) -> set[int]:
+    return {node.lineno for node in ast.walk(parsed(path)) if isinstance(node, Function)}
 
 
 def _defined(constructor: Code) -> bool:

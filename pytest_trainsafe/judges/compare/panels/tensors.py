@@ -81,6 +81,8 @@ class Compared:
                 ratio = math.inf  # such as a replica that differs, although the first one agrees
             ratio = 0.0 if ratio is None else ratio  # compared, and equal
             said = _said(due, id in comparison.unsought)
+            if due is not None and ratio == math.inf and not missing:
+                said = label(f"{said}; ∞: {_unbounded(due, allowed)}")
             found.append(One(id, state, error, allowed, ratio, said, missing))
         return cls(rung, tuple(found), lead)
 
@@ -102,6 +104,17 @@ def _said(finding: Finding | None, unsought: bool) -> str:
         return label(finding.message)
     sought = "a pattern was not looked for" if unsought else "no pattern fits"
     return label(f"{finding.message}; {sought}" if finding.message else sought)
+
+
+def _unbounded(finding: Finding, allowed: float | None) -> str:
+    """Why a wrong tensor has no error as a multiple of what is allowed."""
+    if finding.check == "replicas":
+        return "ranks that must hold equal values differ"
+    if finding.error is not None and math.isinf(finding.error):
+        return "the reference is exactly zero there, or a value is not finite"
+    if allowed == 0:
+        return "no error is allowed: rounding cannot change this tensor, so it must be equal"
+    return "what is wrong is not the size of an error"
 
 
 def tensors(compared: Compared) -> Table | None:
@@ -138,6 +151,7 @@ def tensors(compared: Compared) -> Table | None:
         note += f"; patterns are looked for in the first {MAX_EXPLAINED} wrong tensors"
     if left:
         note += f"; {left} with smaller errors are left out"
+    note += _blanks(shown)
     return Table(
         title="Compared tensors",
         columns=columns,
@@ -146,6 +160,17 @@ def tensors(compared: Compared) -> Table | None:
         anchors=tuple(one.anchor for one in shown),
         note=note,
     )
+
+
+def _blanks(shown: Sequence[One]) -> str:
+    """What an empty error means in the rows that have one, in words."""
+    lacking = [one for one in shown if one.error is None]
+    text = ""
+    if any(one.ratio == 0 and one.state != "first" for one in lacking):
+        text += "; – beside 0: the values are equal, bit by bit, so there is no error"
+    if any(one.missing or one.ratio == math.inf for one in lacking):
+        text += "; – in a wrong row: there are no two values of which an error could be taken"
+    return text
 
 
 def step_text(step: int) -> str | int:
@@ -171,4 +196,6 @@ def dtypes(rungs: Sequence[RungJudgement]) -> Table:
         ratio = number(found.worst) if found.worst > 1 or verdict != "fail" else None
         rows.append((rung.dtype, verdict, count, ratio, worst, rung.rounding))
     columns = ("dtype", "verdict", "tensors", "error ÷ allowed", "largest at", "rounding of")
-    return Table(title="Dtypes", columns=columns, rows=tuple(rows))
+    blank = any(row[3] is None for row in rows)
+    note = "–: what fails is no error that could be measured, such as a missing tensor"
+    return Table(title="Dtypes", columns=columns, rows=tuple(rows), note=note if blank else "")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.mesh import elsewhere
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import RankTrace, Trace
@@ -108,6 +109,12 @@ class Draw:
             return None
         step, microbatch, module, _ = self.site
         return TensorId(step, microbatch, "activation", module, "output")
+
+    def is_about(self, finding: Finding) -> bool:
+        """Whether a Finding is about this draw, by its module or, outside of modules, its line."""
+        if finding.where is not None:
+            return self.where == finding.where
+        return bool(finding.source) and self.event.line == finding.source
 
 
 @dataclass(slots=True)

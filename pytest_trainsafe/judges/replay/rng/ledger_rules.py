@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.usage import listing
 from pytest_trainsafe.judges.contract import FindingsJudgement
+from pytest_trainsafe.judges.replay.rng.axis import axis_text
 from pytest_trainsafe.judges.replay.rng.draws import Draw, Draws
 from pytest_trainsafe.judges.replay.rng.evaluation import evaluation_dropout, evaluation_shift
 from pytest_trainsafe.judges.replay.rng.expected import expected, unused
@@ -28,9 +29,18 @@ from pytest_trainsafe.trace.rng.ledger import ledger
 
 @dataclass(frozen=True, slots=True)
 class RngJudgement(FindingsJudgement):
-    """The judgement of the rules on random numbers."""
+    """The judgement of the rules on random numbers.
 
+    `axis` says along which axis the ranks break the rule of the first Finding.
+    """
+
+    axis: str = field(default="", kw_only=True)
     text: ClassVar[str] = "pytest_trainsafe.judges.replay.rng.text"
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What a page says beside the first Finding."""
+        return [("axis", self.axis)] if self.axis else []
 
 
 def judge_rng(
@@ -86,6 +96,7 @@ def judge_rng(
         tuple(notes),
         what=f"{candidate.manifest.program} at {candidate.point}",
         drawn=draw_panels(draws, found) if collecting() else (),
+        axis=axis_text(draws, found[0]) if found else "",
     )
 
 

@@ -23,7 +23,7 @@ def draw_panels(draws: Draws, findings: Sequence[Finding]) -> tuple[Panel, ...]:
     lead = findings[0]
     places = {each.where: each for each in reversed(findings) if each.where is not None}
     every = [draw for rank in draws.by_rank for draw in rank]
-    at = next((draw for draw in every if _is_about(draw, lead)), None)
+    at = next((draw for draw in every if draw.is_about(lead)), None)
     step = at.event.step if at is not None else lead.where.step if lead.where is not None else 0
     begin = at.event.phase == "initialisation" if at is not None else False
     events: list[Event] = []
@@ -35,12 +35,12 @@ def draw_panels(draws: Draws, findings: Sequence[Finding]) -> tuple[Panel, ...]:
             for draw in draws.by_rank[rank.rank]
             if draw.event.step == step and (draw.event.phase == "initialisation") == begin
         ]
-        first = next((n for n, draw in enumerate(own) if _is_about(draw, lead)), 0)
+        first = next((n for n, draw in enumerate(own) if draw.is_about(lead)), 0)
         start = max(0, first - MOST_DRAWS // 4)
         left += max(0, len(own) - MOST_DRAWS)
         for number, draw in enumerate(own[start : start + MOST_DRAWS], start):
             wrong = draw.where is not None and draw.where in places
-            state: State = "first" if _is_about(draw, lead) else "wrong" if wrong else ""
+            state: State = "first" if draw.is_about(lead) else "wrong" if wrong else ""
             events.append(_event(lane, number, draw, state))
     if not events:
         return ()
@@ -58,13 +58,6 @@ def draw_panels(draws: Draws, findings: Sequence[Finding]) -> tuple[Panel, ...]:
             note=note,
         ),
     )
-
-
-def _is_about(draw: Draw, finding: Finding) -> bool:
-    """Whether a Finding is about this draw, by its module or, outside of modules, its line."""
-    if finding.where is not None:
-        return draw.where == finding.where
-    return bool(finding.source) and draw.event.line == finding.source
 
 
 def _event(lane: int, number: int, draw: Draw, state: State) -> Event:

@@ -19,6 +19,8 @@ def message(judgement: FindingsJudgement) -> str:
         lines += ["", f"  {finding.check}", *row("what", finding.message)]
         if finding.pattern is not None:
             lines += row("so", finding.pattern.cause)
+        if finding is judgement.findings[0]:
+            lines += row("axis", getattr(judgement, "axis", ""))
     if judgement.not_compared:
         lines.append("")
     for text in judgement.not_compared:

@@ -65,7 +65,7 @@ function answersOf(entry) {
     ...factsOf(first).filter(([label]) => BESIDE.includes(label)),
     ["reason", !first.where && outcome.reason && !outcome.line.includes(
       outcome.reason.slice(0, 40)) ? name(outcome.reason, "said") : ""],
-    ["look at", first.source ? lookAt(entry) : ""],
+    ["look at", lookAt(entry)],
   ];
 }
 
@@ -74,7 +74,7 @@ const detailsOf = ({outcome}) =>
   factsOf(outcome.first).filter(([label]) => !BESIDE.includes(label));
 
 // The facts that stand beside the answers.
-const BESIDE = ["axis", "stage", "begins", "faulty", "settings"];
+const BESIDE = ["axis", "stage", "begins", "faulty", "why", "marks", "settings"];
 
 // The finding; its place is left out where the lines to look at follow.
 const withoutPlace = ({line, first}) => once(
@@ -120,6 +120,7 @@ function lookAt(entry) {
         note ? [" ", h("span", {class: "quiet"}, name(note, "said"))] : null);
     });
   }
+  if (!source) return "";
   const [own, ...others] = what.split("; ");
   return [h("div", {title: source}, path(source),
     own ? [" ", h("span", {class: "quiet"}, name(own, "said"))] : null),
@@ -184,7 +185,7 @@ function drawOverview() {
         ["pattern", patternOf(first)],
         ["so", family.cause ? name(family.cause, "said") : ""],
         ...factsOf(first),
-        ["look at", first.source ? lookAt(lead) : ""],
+        ["look at", lookAt(lead)],
         [plural(family.members.length, "point"), path(family.points)],
         ["rerun", command(lead.rerun)],
       ]));

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trainsafe.core.finding import Located
+from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.finding import Finding, Located, Pattern
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judges.compare.localize.code.ran import Ran
 from pytest_trainsafe.judges.compare.panels.marks import with_marks
+from pytest_trainsafe.judges.compare.panels.set_marks import marks_read, set_at
 from pytest_trainsafe.judges.compare.panels.source import source
 from pytest_trainsafe.report.source import code_at
 
@@ -33,8 +37,15 @@ def marked(folder: Path, line: int, *others: int, **facts: bool) -> list[str]:
     path.write_text(PROGRAM)
     code = code_at(f"{path}:{line}", "Source")
     assert code is not None
-    given = {"scales": False, "reduces": False, "set_up": False, **facts}
-    made = with_marks(code, f"{path}:{line}", [f"{path}:{each}" for each in others], **given)
+    places = [f"{path}:{each}" for each in others]
+    made = with_marks(
+        code,
+        f"{path}:{line}",
+        places,
+        scales=facts.get("scales", False),
+        reduces=facts.get("reduces", False),
+        set_up=facts.get("set_up", False),
+    )
     return [made.lines[each - made.first].strip() for each in made.also]
 
 
@@ -54,12 +65,88 @@ def test_a_fact_marks_the_lines_that_it_is_about(
     assert marked(tmp_path, line, **facts) == expected
 
 
+STATE = """\
+class Gathers:
+    def __init__(self, axis):
+        self.axis = axis
+        self._left = {}
+
+    def start(self, number):
+        if self.axis.zero:
+            reduce_scatter(number)
+        else:
+            all_reduce(number)
+        self._left[number] = begin(number)
+
+    def finish(self):
+        for each in self._left.values():
+            each.wait()
+"""
+
+
+def test_what_an_object_keeps_between_calls_is_marked_where_it_begins_and_changes(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "gathers.py"
+    path.write_text(STATE)
+
+    def also(line: int, *ran: int) -> tuple[int, ...]:
+        code = code_at(f"{path}:{line}", "Source")
+        assert code is not None
+        known = Ran(frozenset(relative(f"{path}:{each}") for each in ran))
+        return with_marks(code, f"{path}:{line}", [], ran=known).also
+
+    assert also(2) == (4,)
+    assert also(6) == (8, 10, 11)
+    # The branch of line 8 did not run beside that of line 10; of neither nothing is known.
+    assert also(6, 8) == (8, 11)
+    code = code_at(f"{path}:6", "Source")
+    assert code is not None
+    elsewhere = Ran(frozenset({relative(f"{path}:1")}))
+    made = with_marks(code, f"{path}:6", [], ran=elsewhere)
+    assert made.note == "lines 8, 10, in a branch, not known to have run"
+
+
+MARKS = """\
+def is_shared(parameter):
+    return getattr(parameter, "shared", False)
+
+
+def reduce(parameters):
+    for parameter in parameters:
+        if is_shared(parameter):
+            all_reduce(parameter.grad)
+
+
+mark(table)
+"""
+
+
+def test_the_lines_that_set_a_mark_are_found_from_the_condition_that_reads_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "marks.py"
+    path.write_text("def mark(parameter):\n    parameter.shared = True\n" + "F = 1\n" * 20 + MARKS)
+
+    assert marks_read(str(path), 29) == ["shared"]
+    assert [line.rpartition(":")[2] for line in set_at("shared", str(path), ())] == ["2", "33"]
+    lead = Finding(
+        verdict="fail", judge="compare", check="norm", message="",
+        where=TensorId(0, 0, "main_grad", "", "table"), pattern=Pattern("partial sum", "terms"),
+    )  # fmt: skip
+    located = Located((), f"{path}:30", "all_reduce over tp", (("reduction", "table"),))
+    shown = source(located, [lead], explained=False)
+    assert [
+        code.note.partition(";")[0] for code in shown if code.title.endswith("mark is set")
+    ] == ["sets the mark 'shared' of a parameter, which the condition reads"]
+
+
 def test_a_decorator_is_no_place_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "decorated.py"
     path.write_text("@staticmethod\ndef backward(ctx):\n    return 1\n")
     code = code_at(f"{path}:2", "Source")
     assert code is not None
-    made = with_marks(code, f"{path}:2", [f"{path}:1"], scales=False, reduces=False, set_up=False)
+    made = with_marks(code, f"{path}:2", [f"{path}:1"])
     assert made.also == ()
 
 

@@ -44,7 +44,9 @@ def test_equal_dropout_on_dp_ranks_is_only_noted_if_the_reference_repeats_it_per
     [note] = judgement.not_compared
     assert note.startswith("dropout over dp in drop: the program draws the same numbers for")
     assert checks(judge_rng(candidate, seeded_once)) == ["rng:dp_same_dropout"]
-    assert checks(judge_rng(candidate)) == ["rng:dp_same_dropout"]
+    judgement = judge_rng(candidate)
+    assert checks(judgement) == ["rng:dp_same_dropout"]
+    assert judgement.facts == [("axis", "dp: ranks 0, 1 draw equal numbers there")]
 
 
 def test_equal_dropout_on_dp_ranks_passes_only_if_they_draw_the_mask_of_the_whole_batch(

@@ -48,12 +48,24 @@ def taking_part(
         case "weights" | "reduction":
             some = len(group) < parameters
             return common_class(modules, [each.target for each in group], source) if some else ""
+        case "clearing":
+            return reduced_at(candidate, source)
         case "backward":
             return functions(candidate, fault.target, True, source)
         case "forward":
             runs = functions(candidate, fault.target, False, source)
             calls = communication(candidate, fault.target, source)
             return runs + (calls and f"; {calls}")
+    return ""
+
+
+def reduced_at(candidate: Trace, source: str) -> str:
+    """A clause on the first line that reduces gradients: they may be kept there beside `grad`."""
+    for rank in candidate.ranks:
+        for made in rank.events_of(Reduction):
+            line = made.caller if own(made.caller) else made.site
+            if made.of == "gradients" and line != source and own(line):
+                return f"; gradients are reduced at {relative(line)}"
     return ""
 
 

@@ -194,7 +194,8 @@ class Server:
             if name in sys.modules or name in self.never or name in self.queue:
                 continue
             if name in SAFE:
-                importlib.import_module(name)
+                for each in (name, *SAFE[name]):
+                    importlib.import_module(each)
                 imported = True
             else:
                 self.queue.append(name)

@@ -75,7 +75,7 @@ def record(
     if spec.rung:
         add_rungs({spec.dtype: spec.rung})
     rung = rung_named(spec.dtype)
-    torch.manual_seed(spec.seed)
+    _seed(spec.seed)
     writer = _writer(assignment, me.rank)
     recorder = Recorder(assignment, writer)
     began, compiled = time.perf_counter(), compiler.compiled_regions()
@@ -100,6 +100,16 @@ def record(
         writer.add(event)
     writer.close()
     return seconds
+
+
+def _seed(seed: int) -> None:
+    """Seeds torch's generators."""
+    if torch.accelerator.current_accelerator() is None:
+        # A torch that was built for the CPU alone.  `torch.manual_seed` would also format the stack
+        # of this call, for an error of CUDA's initialisation, and read source files for it.
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 def _around(recorder: Recorder, ctx: Context) -> Iterator[AbstractContextManager[object]]:

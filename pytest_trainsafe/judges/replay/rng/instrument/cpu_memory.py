@@ -168,3 +168,7 @@ def _layout() -> _Layout | None:
     if any(len(places) != 1 for places in found) or found[0] == found[1]:
         return None
     return _Layout(begin, (found[0][0], found[1][0]))
+
+
+# Now, so that the ranks of a fork server need not.
+_layout()

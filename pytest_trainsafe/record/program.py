@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from pytest_trainsafe.compat import compiler
 from pytest_trainsafe.compat.private import lacking
+from pytest_trainsafe.core.prepared import decoder_of
 from pytest_trainsafe.core.rank import Rank, current_rank
 from pytest_trainsafe.core.rungs.rank_run import RankRun
 from pytest_trainsafe.core.rungs.rung import Rung
@@ -37,6 +38,8 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.tensors.sketch import Sketcher
 from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError
+
+decoder_of(Assignment)  # at the import, which the ranks of a fork server share
 
 
 def run(assigned: dict[str, Any]) -> dict[str, Any]:

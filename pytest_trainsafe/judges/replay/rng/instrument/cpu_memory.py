@@ -170,5 +170,4 @@ def _layout() -> _Layout | None:
     return _Layout(begin, (found[0][0], found[1][0]))
 
 
-# Now, so that the ranks of a fork server need not.
-_layout()
+_layout()  # at the import, which the ranks of a fork server share

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from pytest_trainsafe.compat.private import Capability
@@ -46,14 +47,14 @@ def replaced_scalar_dtype(
 ) -> Iterator[None]:
     """Replaces the function that chooses the dtype of optimizers' scalars, by `make(original)`.
 
-    Each module of torch.optim that was imported has a name of its own for it.
+    Each module with an optimizer of torch has a name of its own for it.
     """
     SCALARS.of("torch.optim.optimizer", _SCALAR)
-    given = [
-        (module, getattr(module, _SCALAR))
-        for name, module in list(sys.modules.items())
-        if name.startswith("torch.optim") and hasattr(module, _SCALAR)
-    ]
+    found = vars(torch.optim).values()
+    kinds = (each for each in found if isinstance(each, type) and issubclass(each, Optimizer))
+    # Not `kind.__module__`, which torch sets to the public name of some.
+    modules = (sys.modules[name] for name in {kind.__init__.__module__ for kind in kinds})
+    given = [(each, getattr(each, _SCALAR)) for each in modules if hasattr(each, _SCALAR)]
     for module, original in given:
         replacing(module, _SCALAR)
         setattr(module, _SCALAR, make(original))

@@ -177,6 +177,7 @@ def _wait_for_the_others(group: Path, world_size: int, *, failed: bool) -> None:
     There is no time limit here: the supervisor ends the group at the deadline.
     """
     missing = {rank: RankFiles(group, rank) for rank in range(world_size)}
+    pause = 0.0005
     while True:
         for rank, files in list(missing.items()):
             outcome = files.read_outcome()
@@ -187,7 +188,8 @@ def _wait_for_the_others(group: Path, world_size: int, *, failed: bool) -> None:
             del missing[rank]
         if not missing:
             return
-        time.sleep(0.005)
+        time.sleep(pause)  # most others end soon after
+        pause = min(2 * pause, 0.005)
 
 
 def report_through_pipe(stderr: int, rank: int, error: OSError) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from pytest_trainsafe.core.prepared import prepared
 from pytest_trainsafe.core.schedule import Schedule
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.launch import data
@@ -40,6 +41,7 @@ class Function(msgspec.Struct, frozen=True, tag="function"):
     file: str = ""
 
 
+@prepared
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """A program for every rank of a group, its arguments, and the environment to run it in.
 

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from pytest_trainsafe.compat import compiler
 from pytest_trainsafe.compat.private import lacking
+from pytest_trainsafe.core.prepared import decoder_of
 from pytest_trainsafe.core.rank import Rank, current_rank
 from pytest_trainsafe.core.rungs.rank_run import RankRun
 from pytest_trainsafe.core.rungs.table import add_rungs, rung_named
@@ -36,6 +37,8 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.tensors.sketch import Sketcher
 from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError
+
+decoder_of(Assignment)  # at the import, which the ranks of a fork server share
 
 
 def run(assigned: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +77,7 @@ def record(
     if spec.rung:
         add_rungs({spec.dtype: spec.rung})
     rung = rung_named(spec.dtype)
-    torch.manual_seed(spec.seed)
+    _seed(spec.seed)
     writer = _writer(assignment, me.rank)
     recorder = Recorder(assignment, writer)
     began, compiled = time.perf_counter(), compiler.compiled_regions()
@@ -99,6 +102,16 @@ def record(
         writer.add(event)
     writer.close()
     return seconds
+
+
+def _seed(seed: int) -> None:
+    """Seeds torch's generators."""
+    if torch.accelerator.current_accelerator() is None:
+        # A torch that was built for the CPU alone.  `torch.manual_seed` would also format the stack
+        # of this call, for an error of CUDA's initialisation, and read source files for it.
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 def _around(recorder: Recorder, ctx: Context) -> Iterator[AbstractContextManager[object]]:

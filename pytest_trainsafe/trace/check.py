@@ -73,10 +73,12 @@ class TensorCheck:
             return f"{event.id} has the kind update, which is computed and never recorded"
         if event.id.kind == "input" and event.id.microbatch is None:
             return f"{event.id} is an input without a micro-batch"
-        shapes = [event.shape]
-        shapes += [event.logical] if event.logical else []
-        shapes += [event.encoded.shape] if event.encoded is not None else []
-        if any(math.prod(shape) > MAX_ELEMENTS for shape in shapes):
+        largest = math.prod(event.shape)
+        if event.logical:
+            largest = max(largest, math.prod(event.logical))
+        if event.encoded is not None:
+            largest = max(largest, math.prod(event.encoded.shape))
+        if largest > MAX_ELEMENTS:
             return f"{event.id} has more than {MAX_ELEMENTS} elements"
         if bool(event.file) != bool(event.key or event.sketch >= 0):
             return f"{event.id} must have both a file and a position in it, or neither"

@@ -122,6 +122,6 @@ def corpus() -> Tensor:
             f"the training text is the source of Python's standard library, but {folder} lacks "
             f"{', '.join(f'{name}.py' for name in missing)}; use a Python installed with sources"
         )
-    joined = b"".join((folder / f"{name}.py").read_bytes() for name in MODULES)
+    joined = bytearray().join((folder / f"{name}.py").read_bytes() for name in MODULES)
     reverse = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
-    return torch.frombuffer(bytearray(joined.translate(reverse)), dtype=torch.uint8)
+    return torch.frombuffer(joined.translate(reverse), dtype=torch.uint8)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pytest_trainsafe.core.finding import Finding, Located, Verdict
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.declarations.misaveraged import Misaveraged
-from pytest_trainsafe.judges.compare.declarations.misdeclared import Misdeclared
-from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
 if TYPE_CHECKING:
+    from pytest_trainsafe.judges.compare.declarations.misaveraged import Misaveraged
+    from pytest_trainsafe.judges.compare.declarations.misdeclared import Misdeclared
+    from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
     from pytest_trainsafe.report.panels import Panel
     from pytest_trainsafe.sweep.case import Case
 

@@ -7,7 +7,6 @@ import torch
 
 from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.judges.compare.explain.evidence import explain_tensor
 from pytest_trainsafe.judges.compare.explain.mismatch import mismatch_of
 from pytest_trainsafe.judges.compare.results import is_finite, is_number, not_finite
 from pytest_trainsafe.judges.compare.screening import Screening
@@ -64,7 +63,7 @@ class Parameters(Screening):
         judged = TensorJudgement("initial", message, error, 0.0, float("inf"))
         pattern = None
         if self.may_explain():
-            pattern = explain_tensor(self.rung, id, merged, reference, judged)
+            pattern = self.explained(id, merged, reference, judged)
         if pattern is not None and pattern.name.startswith("zero"):
             pattern = None  # uninitialised memory contains zeros by chance
         mismatch = None if numbers.exact else mismatch_of(merged.tensor, reference, 0.0)

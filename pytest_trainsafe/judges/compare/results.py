@@ -12,7 +12,6 @@ from pytest_trainsafe.core.finding import Finding, Mismatch, Pattern
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison, Measured
-from pytest_trainsafe.judges.compare.explain.evidence import explain_replicas, explain_tensor
 from pytest_trainsafe.judges.compare.explain.mismatch import mismatch_of
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.narrowed import narrowed
@@ -153,7 +152,17 @@ class Results:
         odd = any(finding.check == "replicas" for finding in merged.findings)
         if not odd or not is_number(reference) or not self.may_explain():
             return None
+        from pytest_trainsafe.judges.compare.explain.evidence import explain_replicas
+
         return explain_replicas(self.rung, id, merged, reference, self.tolerances.others(id))
+
+    def explained(
+        self, id: TensorId, merged: Merged, reference: torch.Tensor, judged: TensorJudgement
+    ) -> Pattern | None:
+        """The pattern of a tensor that failed; None if there is none."""
+        from pytest_trainsafe.judges.compare.explain.evidence import explain_tensor
+
+        return explain_tensor(self.rung, id, merged, reference, judged)
 
     def may_explain(self) -> bool:
         """Count one more explanation.  Returns whether it is within the limit."""
@@ -188,7 +197,7 @@ class Results:
         pattern = None
         if judged.check != "shape":
             if self.may_explain():
-                pattern = explain_tensor(self.rung, id, merged, reference, judged)
+                pattern = self.explained(id, merged, reference, judged)
             else:
                 self.result.unsought.add(id)
         event = self.event(id)

@@ -1,6 +1,7 @@
 """The rank's side of the flight record: saves torch's flight recorder to the rank's file.
 
-Installed by `rank` before the program.  The record is saved when the program ends, for whatever
+`wrap` runs before the program is imported, as that of the ledger does, and `install` in each rank.
+The record is saved when the program ends, for whatever
 reason, and when the supervisor asks for it while the main thread is stuck in a collective: a
 background thread waits for that request on the rank's pipe.  Nothing here may disturb the program
 or make it fail, because the record is evidence and not a result.
@@ -89,36 +90,53 @@ class FlightRecorder:
                 self.save()
 
 
+#: The recorder of this rank, and whether torch's functions of this process are wrapped.
+_current: FlightRecorder | None = None
+_wrapped = False
+
+
 def install(files: RankFiles) -> FlightRecorder:
     """Returns the FlightRecorder of this rank, after connecting it with torch.distributed.
 
     From now on, `init_process_group` starts the recorder's background thread (`watch`), and
     `destroy_process_group` first records the members of all groups (`note_groups`).
     """
-    recorder = FlightRecorder(files)
-    joined = _then(c10d.init_process_group, recorder.watch)
-    c10d.init_process_group = dist.init_process_group = joined
-    # `init_device_mesh` creates the default group through this name, bound at import.
-    device_mesh.init_process_group = joined  # type: ignore[attr-defined]
-    left = _first(recorder.note_groups, c10d.destroy_process_group)
-    c10d.destroy_process_group = dist.destroy_process_group = left
+    global _current
+    recorder = _current = FlightRecorder(files)
+    wrap()
     return recorder
 
 
-def _then(original: Callable[..., Any], after: Callable[[], None]) -> Callable[..., Any]:
+def wrap() -> None:
+    """Wraps torch's functions for the recorder that this process may install; once."""
+    global _wrapped
+    if _wrapped:
+        return
+    _wrapped = True
+    joined = _joined(c10d.init_process_group)
+    c10d.init_process_group = dist.init_process_group = joined
+    # `init_device_mesh` creates the default group through this name, bound at import.
+    device_mesh.init_process_group = joined  # type: ignore[attr-defined]
+    left = _left(c10d.destroy_process_group)
+    c10d.destroy_process_group = dist.destroy_process_group = left
+
+
+def _joined(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        after()
+        if _current is not None:
+            _current.watch()
         return result
 
     return wrapped
 
 
-def _first(before: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
+def _left(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        before()
+        if _current is not None:
+            _current.note_groups()
         return original(*args, **kwargs)
 
     return wrapped

@@ -1,10 +1,11 @@
 """The ledger: a file in which each rank records every collective just before it calls it.
 
-`install` runs in the ranks before the user's program is imported.  It replaces the public
-functions of `torch.distributed` by wrappers that write an entry first.  gloo and NCCL match calls
-only by their order, and some mismatches give wrong results or a wait without an error; so
-`ledger_check` compares the entries of all ranks.  Collectives that C++ issues itself (the gradient
-buckets of DDP) are not seen here but in `flight`, which records less about each call.
+`wrap` replaces the public functions of `torch.distributed` by wrappers that write an entry first,
+once `install` has opened the file of a rank.  A program may bind these functions when it is
+imported; so a rank wraps before that, and the fork server before it imports what programs use.
+gloo and NCCL match calls only by their order, and some mismatches give wrong results or a wait
+without an error; so `ledger_check` compares the entries of all ranks.  Collectives that C++ issues
+itself (the gradient buckets of DDP) are not seen here but in `flight`, which records less of each.
 """
 
 from __future__ import annotations
@@ -181,6 +182,23 @@ keep_per_rank(__name__, "_current")
 _wrapped = False
 
 
+def _as_torch_does(original: Callable[..., Any]) -> Callable[..., Any]:
+    return original
+
+
+#: Makes `init_process_group` out of torch's function; see `connect_by`.
+_connect: Callable[[Callable[..., Any]], Callable[..., Any]] = _as_torch_does
+
+
+def connect_by(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Makes `init_process_group` of this process call `make(original)` in place of torch's own.
+
+    Also where a module bound the function before, if it was imported after `wrap`.
+    """
+    global _connect
+    _connect = make
+
+
 def current() -> Ledger:
     """The ledger of this rank; every rank has one, no other process does."""
     assert _current is not None, "no ledger is installed in this process"
@@ -320,7 +338,7 @@ def _recorded(
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
         # Leave the original to the compiler, which recognises it.
-        if torch.compiler.is_compiling() or _within.active:
+        if torch.compiler.is_compiling() or _within.active or _current is None:
             return original(*args, **kwargs)
         detail = None
         with contextlib.suppress(TypeError, AttributeError, ValueError, LookupError, RuntimeError):
@@ -351,7 +369,7 @@ def _recorded_wait(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         # A wait with a timeout never blocks forever.
-        if torch.compiler.is_compiling() or args or kwargs or _within.active:
+        if torch.compiler.is_compiling() or args or kwargs or _within.active or _current is None:
             return original(self, *args, **kwargs)
         ledger = current()
         ledger.blocked.enter(ledger.call_of(self))
@@ -366,7 +384,7 @@ def _recorded_wait(original: Callable[..., Any]) -> Callable[..., Any]:
 def _recorded_wait_tensor(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wait_tensor(tensor: Any) -> Any:
-        if torch.compiler.is_compiling() or _within.active:
+        if torch.compiler.is_compiling() or _within.active or _current is None:
             return original(tensor)
         ledger = current()
         ledger.blocked.enter(UNKNOWN)
@@ -381,6 +399,8 @@ def _recorded_wait_tensor(original: Callable[..., Any]) -> Callable[..., Any]:
 def _recorded_batch(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def recorded(p2p_op_list: list[Any]) -> Any:
+        if _current is None:
+            return original(p2p_op_list)
         ledger, calls = current(), []
         for each in p2p_op_list:
             op = "send" if each.op.__name__ == "isend" else "recv"
@@ -404,6 +424,9 @@ def _recorded_join(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
+        join = _connect(original)
+        if _current is None:
+            return join(*args, **kwargs)
         # Record the world size: ranks that disagree on it wait for each other forever.
         ledger, world = current(), current_rank().world_size
         given = signature.bind_partial(*args, **kwargs).arguments
@@ -420,7 +443,7 @@ def _recorded_join(original: Callable[..., Any]) -> Callable[..., Any]:
         )
         ledger.blocked.enter(call)
         try:
-            return original(*args, **kwargs)
+            return join(*args, **kwargs)
         finally:
             ledger.blocked.leave()
 

@@ -8,7 +8,6 @@ server            the fork server: imports torch once and forks a reaper for eac
 group             the reaper of a group: forks its ranks and ends all of their processes
 forked_rank       makes a forked process equivalent to a freshly started one
 fit               checks whether a forked rank would behave as a freshly started one
-bindings          rebinds functions of torch.distributed that preloaded modules imported
 preload           learns which modules to import before forking
 preforked         a group that is forked before there is room to run it
 """

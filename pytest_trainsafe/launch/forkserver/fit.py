@@ -67,7 +67,6 @@ def _hiding(sys_path: Iterable[str]) -> list[str]:
     Skips folders that the preload searched too.
     """
     known = {os.path.realpath(entry) for entry in sys.path}
-    preloaded = {name for name in sys.modules if "." not in name}
     found: dict[str, None] = {}
     for entry in sys_path:
         if os.path.realpath(entry) in known:
@@ -79,7 +78,7 @@ def _hiding(sys_path: Iterable[str]) -> list[str]:
         for file in files:
             path = os.path.join(entry, file)
             name = file.partition(".")[0]
-            if name in preloaded and _is_module(path) and not _is_it(name, path):
+            if name in sys.modules and _is_module(path) and not _is_it(name, path):
                 found[path] = None
     return list(found)
 

@@ -8,6 +8,7 @@ order differs between ranks.
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import random
@@ -20,9 +21,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from pytest_trainsafe.compat.forking import read_logs_again
 from pytest_trainsafe.launch import rank
 from pytest_trainsafe.launch.files import RankFiles, write_whole
-from pytest_trainsafe.launch.forkserver import bindings as warm_bindings
 from pytest_trainsafe.launch.forkserver import preload as warm_learn
 from pytest_trainsafe.launch.supervise.reaper import PR_SET_PDEATHSIG, prctl
 
@@ -42,7 +43,7 @@ def run_rank(
         detach()
         become(environ, cwd)
         sys.argv[:] = [rank.__file__, str(task_file)]
-        before = set(sys.modules)
+        before = len(sys.modules)
         code = rank.main(task_file, lambda: _prepared(gate))
         if code == 0:
             tell_imports(RankFiles(task_file.parent, number), before)
@@ -61,7 +62,6 @@ def detach() -> None:
 
 
 def _prepared(gate: int) -> None:
-    warm_bindings.bind_anew()
     if not os.read(gate, 1):
         os._exit(1)  # every writer has closed the pipe
     os.close(gate)
@@ -95,8 +95,6 @@ def _read_again(before: Mapping[str, str]) -> None:
     import torch
     import torch.distributed as dist
 
-    from pytest_trainsafe.compat.forking import read_logs_again
-
     dist.set_debug_level_from_env()  # type: ignore[attr-defined]
     threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if threads.isdigit() and int(threads):
@@ -114,12 +112,15 @@ def _shuffle() -> None:
         sys.modules["numpy"].random.seed()
 
 
-def tell_imports(files: RankFiles, before: set[str]) -> None:
+def tell_imports(files: RankFiles, before: int) -> None:
     """Writes a file with the names of installed modules that the task imported.
 
-    The fork server then preloads these modules for later ranks.  `before` are the names of the
-    modules that were already imported when the rank was forked.
+    The fork server then preloads these modules for later ranks.  `before` is the number of modules
+    that were already imported when the rank was forked.
     """
-    names = warm_learn.installed(name for name in list(sys.modules) if name not in before)
+    # The last ones: reading the names of the others would copy the memory that they lie in, which
+    # this process shares with the server.
+    new = max(0, len(sys.modules) - before)
+    names = warm_learn.installed(reversed([*itertools.islice(reversed(sys.modules), new)]))
     if names:
         write_whole(files.imported, json.dumps(names).encode())

@@ -28,13 +28,21 @@ from pytest_trainsafe.launch.supervise.reaper import (
     sweep,
 )
 
-#: Modules of torch, and programs of this package, that are safe to import without a trial.  All
-#: together take as long as torch itself, so the server imports only those that a program uses.
-SAFE = (
-    *("torch.distributed.tensor", "torch.distributed.tensor.parallel"),
-    *("torch.distributed.fsdp", "torch._dynamo"),
-    *(f"pytest_trainsafe.reference_models.{name}" for name in ("gpt", "llama", "moe", "deepseek")),
-)
+_MODELS = "pytest_trainsafe.reference_models"
+
+#: What the programs of this package import when they train, besides what these modules import.
+_OF_PROGRAMS = (f"{_MODELS}.parallel.apply", f"{_MODELS}.training.language")
+
+#: Modules of torch, and programs of this package, that are safe to import without a trial, each
+#: with what it imports later.  All together take as long as torch itself, so the server imports
+#: only those that a program uses.
+SAFE: dict[str, tuple[str, ...]] = {
+    "torch.distributed.tensor": (),
+    "torch.distributed.tensor.parallel": (),
+    "torch.distributed.fsdp": (),
+    "torch._dynamo": (),
+    **{f"{_MODELS}.{name}": _OF_PROGRAMS for name in ("gpt", "llama", "moe", "deepseek")},
+}
 
 
 def installed(names: Iterable[str]) -> list[str]:

@@ -32,7 +32,7 @@ from pytest_trainsafe.launch.forkserver.preload import SAFE, Trial, start_trial,
 from pytest_trainsafe.launch.resources.peer import peer
 from pytest_trainsafe.launch.supervise import reaper
 
-#: Importing these imports exactly the modules that a rank has when it installs the ledger.
+#: Importing these imports exactly the modules that a rank has when it wraps torch's functions.
 _FIRST = (
     "pytest_trainsafe.launch.collectives.ledger",
     "pytest_trainsafe.launch.collectives.flight_save",
@@ -73,7 +73,6 @@ class Server:
         self.learned: list[str] = []
         self.never: dict[str, str] = {}
         self._memory = directory / "learned.json"
-        self._before: set[str] = set()
 
     def boot(self, preload: list[str]) -> None:
         """Imports the modules that every rank needs, and starts to learn others.
@@ -83,9 +82,8 @@ class Server:
         """
         gc.disable()  # modules stay; the collector would visit their objects again and again
         os.environ.update(_ONE_THREAD, PYTORCH_NVML_BASED_CUDA_CHECK="1")
-        for name in _FIRST:
-            importlib.import_module(name)
-        self._before = set(sys.modules)
+        for module in [importlib.import_module(name) for name in _FIRST]:
+            module.wrap()
         for name in _PRELOAD:
             importlib.import_module(name)
         if self._memory.exists():
@@ -196,7 +194,8 @@ class Server:
             if name in sys.modules or name in self.never or name in self.queue:
                 continue
             if name in SAFE:
-                importlib.import_module(name)
+                for each in (name, *SAFE[name]):
+                    importlib.import_module(each)
                 imported = True
             else:
                 self.queue.append(name)
@@ -228,10 +227,8 @@ class Server:
     def _settle(self) -> None:
         """Prepares this process for forking after imports; exits if they made forking unsafe."""
         from pytest_trainsafe.compat import compiler  # imports torch
-        from pytest_trainsafe.launch.forkserver import bindings as warm_bindings
 
         compiler.postpone(again=True)
-        warm_bindings.note(self._before)
         # Finalizers of this process must not run in the ranks; those of torch's operator
         # libraries alone take 30 ms in each rank.
         for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]

@@ -7,13 +7,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import torch.distributed as dist
-from torch.distributed import device_mesh
-from torch.distributed import distributed_c10d as c10d
-
 from pytest_trainsafe.compat.distributed import rank_worlds
 from pytest_trainsafe.core.rank import current_rank
 from pytest_trainsafe.core.schedule import Schedule
+from pytest_trainsafe.launch.collectives import ledger
 from pytest_trainsafe.launch.threads.group import TurnGroup
 from pytest_trainsafe.launch.threads.mail import Mail
 from pytest_trainsafe.launch.threads.meeting import Meetings
@@ -39,10 +36,8 @@ def install(turns: Turns, schedule: Schedule) -> None:
 
     rank_worlds.isolate_threads(True)
     rank_worlds.register(create, refuse_backend)
-    joined = _joined(c10d.init_process_group, store)
-    c10d.init_process_group = dist.init_process_group = joined
-    # `init_device_mesh` creates the default group through this name, bound at import.
-    device_mesh.init_process_group = joined  # type: ignore[attr-defined]
+    ledger.wrap()
+    ledger.connect_by(functools.partial(_joined, store=store))
 
 
 def _joined(original: Callable[..., Any], store: Callable[[], TurnStore]) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ from pytest_trainsafe.launch import data, rank
 from pytest_trainsafe.launch.collectives import ledger
 from pytest_trainsafe.launch.console import breakpoints
 from pytest_trainsafe.launch.files import CANNOT_WRITE, RankFiles, write_whole
-from pytest_trainsafe.launch.forkserver import bindings, forked_rank
+from pytest_trainsafe.launch.forkserver import forked_rank
 from pytest_trainsafe.launch.loading import run_task
 from pytest_trainsafe.launch.resources import temporary
 from pytest_trainsafe.launch.supervise.shared import TurnFile, write_stuck
@@ -54,7 +54,7 @@ def run_ranks(
         forked_rank.detach()
         forked_rank.become(environs[0], cwd)
         task = msgspec.msgpack.decode(task_file.read_bytes(), type=Task)
-        before = set(sys.modules)
+        before = len(sys.modules)
         code = _Group(task, task_file.parent).run(environs, gate)
         if code == 0:  # the modules are now those of the rank that ended last
             forked_rank.tell_imports(RankFiles(task_file.parent, 0), before)
@@ -82,9 +82,7 @@ class _Group:
         schedule = task.schedule or Schedule()
         self._turns = Turns(Order(schedule), self._switch, self._stuck)
         self._failed = self._unwritten = False
-        ledger.wrap()
         install(self._turns, schedule)
-        bindings.bind_anew()
 
     def run(self, environs: Sequence[Mapping[str, str]], gate: int) -> int:
         """Runs all ranks; returns the exit code."""

@@ -148,15 +148,13 @@ def _wrapped(name: str, function: Any, how: How, caller: _Caller) -> Iterator[No
 
 
 def _watched(actual: Any, name: str, how: How, caller: _Caller) -> Any:
-    signature = inspect.signature(actual)
-
     @functools.wraps(actual)
     def watched(*args: Any, **kwargs: Any) -> Any:
         with caller.within(name) as called:
             if name == "clip_grad_norm_" or _listener is None:
                 return actual(*args, **kwargs)  # clip_grad_norm_ calls the other functions
             try:
-                given = signature.bind(*args, **kwargs)
+                given = inspect.signature(actual).bind(*args, **kwargs)
             except TypeError:
                 return actual(*args, **kwargs)  # raises the function's own error
             _listener(Clip(called, how, *_clip_arguments(given.arguments)))

@@ -117,7 +117,7 @@ class Reductions:
             return False
         if self._sums is None:
             # Bit n is set if some subset of the small parameters has n elements in total.
-            self._sums, within = 1, (2 << MAX_TOGETHER) - 1
+            self._sums, within = 1, (2 << min(MAX_TOGETHER, sum(self._small))) - 1
             for small in self._small:
                 self._sums |= (self._sums << small) & within
         return bool(self._sums >> numel & 1)

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 
 from pytest_trainsafe.compat.distributed import rank_worlds
 from pytest_trainsafe.core.rank import Rank, become
 from pytest_trainsafe.core.rank import state as rank_state
 from pytest_trainsafe.core.schedule import Schedule
+from pytest_trainsafe.launch.collectives import ledger
 from pytest_trainsafe.launch.threads.exchange import Exchange, Output, parts
 from pytest_trainsafe.launch.threads.install import install
 from pytest_trainsafe.launch.threads.schedule import Order
@@ -82,8 +82,8 @@ def _restored() -> Iterator[None]:
     """Restores what `install` and the turns change in this process."""
     everything = Exchange(parts(Output()))
     before = [part.save() for part in everything._parts]
-    owners = [(c10d, "_new_process_group_helper"), (c10d, "init_process_group")]
-    owners += [(dist, "init_process_group"), (device_mesh, "init_process_group")]
+    ledger.wrap()  # for good, because that happens once
+    owners = [(c10d, "_new_process_group_helper"), (ledger, "_connect")]
     kept = [(owner, name, getattr(owner, name)) for owner, name in owners]
     finders = list(sys.meta_path)
     rng, generator = torch.get_rng_state(), _numpy.get_bit_generator()

@@ -13,34 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.align.calls import renumbered
-from pytest_trainsafe.annotations.write import write_annotations
 from pytest_trainsafe.config.checks import is_accepted, require_known
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.core.rungs.table import WIDEST, rung_named
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.declarations.misaveraged import may_be_misaveraged, misaveraged
-from pytest_trainsafe.judges.compare.declarations.misdeclared import misdeclared, misfits
-from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
-from pytest_trainsafe.judges.compare.declarations.propose import has_missing, propose
-from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
-from pytest_trainsafe.judges.compare.explain.pictures import pictures_of
 from pytest_trainsafe.judges.compare.guards.deterministic import not_deterministic
 from pytest_trainsafe.judges.compare.guards.later_steps import settings_apart
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup, setup_hints
 from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
 from pytest_trainsafe.judges.compare.judgement import Advice, LadderJudgement, RungJudgement
-from pytest_trainsafe.judges.compare.ladder.collectives import collectives
-from pytest_trainsafe.judges.compare.ladder.facts import facts_of
 from pytest_trainsafe.judges.compare.ladder.fixed_dtype import with_dtype_advice
-from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
-from pytest_trainsafe.judges.compare.ladder.known_setting import with_known_setting
-from pytest_trainsafe.judges.compare.ladder.left_out import left_out
 from pytest_trainsafe.judges.compare.ladder.runs import make_rung, measured_again, more_samples
-from pytest_trainsafe.judges.compare.ladder.stages import stages
 from pytest_trainsafe.judges.compare.ladder.summary import point_summary
-from pytest_trainsafe.judges.compare.localize.code.ran import lines_that_ran
 from pytest_trainsafe.judges.compare.rerecord import tensors_to_record
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.loosen import Loosen, require_used
@@ -54,6 +40,7 @@ from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.reader import Trace, TraceError
 
 if TYPE_CHECKING:
+    from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
     from pytest_trainsafe.report.panels import Panel
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.sweep.case import Case
@@ -154,8 +141,7 @@ class _Ladder:
             rung, comparison, dtype, reference, lambda again: self._compare(again, screened)
         )
         if comparison.failed:
-            with one_thread():
-                comparison = led_by_setup(rung, with_factor(rung, comparison))
+            comparison = _explained(rung, comparison)
         unsteady = not_deterministic(rung, comparison, dtype, reference)
         if unsteady is not None and not is_accepted(unsteady.check, self.accepted):
             comparison.findings.clear()  # a program that differs from itself cannot be compared
@@ -165,9 +151,11 @@ class _Ladder:
 
     def explain(self, shadowed: bool) -> None:
         """Find the missing or wrong annotations that explain a failed rung, or the faulty code."""
+        from pytest_trainsafe.judges.compare.ladder import known_axis, known_setting
+
         failed, rung = self.judged[-1], self._rung
         assert rung is not None
-        with_known_setting(rung, failed.comparison)
+        known_setting.with_known_setting(rung, failed.comparison)
         failed.explained = self._declarations(rung, failed, shadowed)
         case = self.candidate.case
         if rung.numbers.exact:
@@ -182,7 +170,7 @@ class _Ladder:
             if self.located is not None:
                 self.seconds["localize"] = time.perf_counter() - began
                 for each in filter(None, (failed, failed.rest)):
-                    with_known_axis(each.comparison, self.located)
+                    known_axis.with_known_axis(each.comparison, self.located)
         if self.located is None:
             from pytest_trainsafe.judges.compare.localize.search import wrong_line
 
@@ -190,8 +178,12 @@ class _Ladder:
 
     def _declarations(self, rung: RungTraces, failed: RungJudgement, shadowed: bool) -> bool:
         """Propose annotations for a failed rung.  Returns whether they explain every failure."""
+        from pytest_trainsafe.judges.compare.declarations import misaveraged
+        from pytest_trainsafe.judges.compare.declarations.misdeclared import misdeclared, misfits
+        from pytest_trainsafe.judges.compare.declarations.propose import has_missing, propose
+
         lacking, unfit = has_missing(rung, failed.comparison), misfits(rung, failed.comparison)
-        averaged = may_be_misaveraged(rung, failed.comparison)
+        averaged = misaveraged.may_be_misaveraged(rung, failed.comparison)
         if not lacking and not unfit and not averaged:
             return False
         comparison = failed.comparison
@@ -201,7 +193,7 @@ class _Ladder:
         wrong = proposal = means = None
         with one_thread():
             if averaged:
-                means = misaveraged(rung, comparison, self.loosen)
+                means = misaveraged.misaveraged(rung, comparison, self.loosen)
             if unfit:
                 wrong = misdeclared(rung, comparison, self.loosen)
             if lacking:
@@ -243,6 +235,9 @@ class _Ladder:
         rung = self._rung
         if not collecting() or rung is None or not self.judged[-1].failed:
             return ()
+        from pytest_trainsafe.judges.compare.ladder.collectives import collectives
+        from pytest_trainsafe.judges.compare.ladder.stages import stages
+
         made = stages(rung.candidate, rung.reference), collectives(rung.candidate)
         return [panel for panel in made if panel is not None]
 
@@ -250,6 +245,8 @@ class _Ladder:
         """The values of the first wrong tensors, taken while traces exist, if a page is made."""
         if not collecting() or self._rung is None:
             return ()
+        from pytest_trainsafe.judges.compare.explain.pictures import pictures_of
+
         with one_thread():
             return pictures_of(self._rung, self.judged[-1].comparison.findings)
 
@@ -257,6 +254,8 @@ class _Ladder:
         """The lines that the candidate is known to have run, if a page is made."""
         if not collecting() or self._rung is None:
             return frozenset()
+        from pytest_trainsafe.judges.compare.localize.code.ran import lines_that_ran
+
         return lines_that_ran(self._rung.candidate)
 
     def summary(self, judgement: LadderJudgement) -> PointSummary:
@@ -269,6 +268,9 @@ class _Ladder:
         if self.located is not None and self.located.faults:
             summary["faults"] = list(self.located.faults)
         if collecting() and self._rung is not None and judgement.verdict == "fail":
+            from pytest_trainsafe.judges.compare.ladder.facts import facts_of
+            from pytest_trainsafe.judges.compare.ladder.left_out import left_out
+
             failing = [f for f in self.judged[-1].comparison.findings if f.verdict == "fail"]
             apart = settings_apart(self._rung.candidate, self._rung.reference)
             trace, comparison = self._rung.candidate, self.judged[-1].comparison
@@ -293,6 +295,8 @@ def _write(case: Case, candidate: Traces, proposal: Proposal | None) -> str:
     """Write a proposal to a file if the user requested it.  Returns the file, "" for none."""
     if proposal is None or not (case.settings.annotate and proposal.certain):
         return ""
+    from pytest_trainsafe.annotations.write import write_annotations
+
     written = write_annotations(
         proposal.certain, proposal.file, case.nodeid, case.settings.annotate, proposal.model
     )
@@ -378,12 +382,13 @@ def judge_pair(
     unmeasured = {"measured"} if rung.perturbed is None and rung.shadow is None else set()
     comparison = _compare(rung, loosen)
     if comparison.failed:
-        with one_thread():
-            comparison = led_by_setup(rung, with_factor(rung, comparison))
+        comparison = _explained(rung, comparison)
     judged = _judged(dtype, rung, comparison, {*accept, *unmeasured}, None)
-    if comparison.failed and has_missing(rung, comparison):
+    if comparison.failed:
+        from pytest_trainsafe.judges.compare.declarations.propose import has_missing, propose
+
         with one_thread():
-            proposal = propose(rung, comparison, loosen)
+            proposal = propose(rung, comparison, loosen) if has_missing(rung, comparison) else None
         if proposal is not None:
             judged.advice = Advice(proposal=proposal)
             judged.explained = proposal.settles
@@ -406,6 +411,14 @@ def _compare(
     require_used(loosen, rung.reference.ids())
     with one_thread():
         return compare(rung, loosen, screened)
+
+
+def _explained(rung: RungTraces, comparison: Comparison) -> Comparison:
+    """A failed comparison with what explains all of its failures at once."""
+    from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
+
+    with one_thread():
+        return led_by_setup(rung, with_factor(rung, comparison))
 
 
 def _judged(
@@ -437,6 +450,8 @@ def _rest(dtype: str, proposal: Proposal | None, accepted: set[str]) -> RungJudg
     """The judgement of what still fails with the proposed layouts; None if nothing does."""
     if proposal is None or proposal.rest is None or proposal.settles or not proposal.leads:
         return None
+    from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
+
     rung, comparison = proposal.rest
     with one_thread():
         comparison = with_factor(rung, comparison)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
-from pytest_trainsafe.judges.compare.declarations.undecided import alternative
 from pytest_trainsafe.judges.compare.guards.causes import leading
 from pytest_trainsafe.judges.compare.judgement import (
     LadderJudgement,
@@ -18,6 +18,9 @@ from pytest_trainsafe.sweep.point_summary import (
     PointSummary,
     RungSummary,
 )
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
 
 
 def point_summary(judgement: LadderJudgement, seconds: dict[str, float]) -> PointSummary:
@@ -50,6 +53,8 @@ def _of_proposal(judged: RungJudgement, proposal: Proposal) -> FirstSummary:
     written = judged.advice.written
     cause = written or "add them from the report, or run with --trainsafe-annotate"
     if proposal.undecided:
+        from pytest_trainsafe.judges.compare.declarations.undecided import alternative
+
         cause = f"either annotations are missing, or {alternative(proposal.undecided)}"
     return {
         "judge": "compare",

@@ -25,6 +25,9 @@ _KEPT = 1024
 
 _NAMES = ("empty", "empty_like")
 
+#: The setting by which glibc fills memory.
+_PERTURB = re.compile(r"glibc\.malloc\.perturb=(0[xX][0-9a-fA-F]+|\d+)")
+
 #: The byte to fill with; None outside of the context.
 _byte: int | None = None
 keep_per_rank(__name__, "_byte")
@@ -77,6 +80,6 @@ def filled(environ: Sequence[tuple[str, str]]) -> Iterator[None]:
 
 def _byte_of(environ: Sequence[tuple[str, str]]) -> int | None:
     settings = dict(environ).get("GLIBC_TUNABLES", "")
-    found = re.findall(r"glibc\.malloc\.perturb=(0[xX][0-9a-fA-F]+|\d+)", settings)
+    found = _PERTURB.findall(settings)
     # glibc fills new memory with the complement of the byte that it fills freed memory with.
     return ~int(found[-1], 0) & 0xFF if found else None

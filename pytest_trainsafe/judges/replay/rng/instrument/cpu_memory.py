@@ -168,3 +168,6 @@ def _layout() -> _Layout | None:
     if any(len(places) != 1 for places in found) or found[0] == found[1]:
         return None
     return _Layout(begin, (found[0][0], found[1][0]))
+
+
+_layout()  # at the import, which the ranks of a fork server share

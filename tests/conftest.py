@@ -11,12 +11,16 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
 from pytest_trainsafe.fixtures.core import get_session
 from pytest_trainsafe.sweep.point_summary import PROPERTY, PointSummary
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.launch import Launcher
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -54,7 +58,7 @@ def train(ctx, heads=4, layers=2):
 
 #: Fixtures that start ranks, or another pytest.
 STARTS = frozenset(
-    {"candidate_trace", "reference_trace", "torchrun_group", "warm", "recorded", "pytester"}
+    {"candidate_trace", "reference_trace", "torchrun_group", "warm", "run_launcher", "pytester"}
 )
 
 
@@ -146,14 +150,23 @@ def _torch() -> None:
     judges(())
 
 
+@pytest.fixture(scope="session")
+def run_launcher(_torch, request) -> "Launcher":
+    """The launcher of this run, whose fork server has already started.
+
+    For tests that do not test the fork server: starting one takes seconds of CPU.
+    """
+    groups = get_session(request).groups
+    return groups.launchers.of(script=False, stop=groups.stop)
+
+
 @pytest.fixture
-def shared_fork_server(_torch, request, monkeypatch):
-    """Let inner runs fork their ranks from the fork server of this run, which has already started.
+def shared_fork_server(run_launcher, monkeypatch):
+    """Let inner runs fork their ranks from the fork server of this run.
 
     For tests that do not test the fork server.
     """
-    groups = get_session(request).groups
-    address = getattr(groups.launchers.of(script=False, stop=groups.stop), "address", "")
+    address = getattr(run_launcher, "address", "")
     if address:
         monkeypatch.setenv("PYTEST_PLUGINS", "tests.support.launch.shared_fork_server")
         monkeypatch.setenv("TRAINSAFE_TESTS_FORK_SERVER", address)

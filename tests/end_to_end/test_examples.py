@@ -21,9 +21,7 @@ EXAMPLE = Path(__file__).parents[2] / "docs/examples/own_model"
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     plugins = ("-p", "no:hypothesispytest", "-p", "no:cacheprovider")
     quick = ("--trainsafe-dtype=float64", *plugins)
-    base = f"--basetemp={folder.parent}/base"
-    command = [sys.executable, "-m", "pytest", base, *quick, *options]
-    return inner_pytest.captured(command, folder)
+    return inner_pytest.forked([f"--basetemp={folder.parent}/base", *quick, *options], folder)
 
 
 def copied(tmp_path: Path) -> Path:
@@ -35,7 +33,8 @@ def copied(tmp_path: Path) -> Path:
 
 
 def test_the_own_model_example_passes(tmp_path: Path) -> None:
-    done = run(copied(tmp_path))
+    command = [sys.executable, "-m", "pytest", f"--basetemp={tmp_path}/base"]
+    done = inner_pytest.captured([*command, "--trainsafe-dtype=float64"], copied(tmp_path))
     assert done.returncode == 0, done.stdout
     assert "4 passed" in done.stdout
 

@@ -32,6 +32,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.usefixtures("shared_fork_server")
 def test_a_full_disk_fails_the_test_and_is_named_in_the_message(
     tmp_path: Path, small_disk: Path
 ) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.end_to_end.inner_pytest import run_in
+
 RUNG = '''
 """Integers modulo a prime, in float64 tensors, whose products of matrices are exact."""
 
@@ -300,7 +302,7 @@ def test_a_program_is_judged_modulo_a_prime_without_tolerance(
 ) -> None:
     project.makepyfile(test_it=MODULO, test_bug=f"DTYPE = 'modulo'\n{BOTH}")
 
-    result = project.runpytest_subprocess("--trainsafe-dtype", "modulo")
+    result = run_in(project, "--trainsafe-dtype", "modulo")
 
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines(["trainsafe: dtype modulo, rungs modulo"])
@@ -311,6 +313,6 @@ def test_the_same_program_is_judged_on_the_exact_numbers_of_the_package(
 ) -> None:
     project.makepyfile(test_bug=f"DTYPE = 'exact'\n{BOTH}")
 
-    result = project.runpytest_subprocess("--trainsafe-dtype", "exact")
+    result = run_in(project, "--trainsafe-dtype", "exact")
 
     result.assert_outcomes(passed=2)

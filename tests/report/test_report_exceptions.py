@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.end_to_end.inner_pytest import run_in
+
 MODEL = """
 import torch
 
@@ -77,7 +79,12 @@ def test_that_kills_the_run():
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+def project(
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    without_hypothesis: None,
+    shared_fork_server: None,
+) -> pytest.Pytester:
     pytester.makepyfile(model=MODEL)
     monkeypatch.setenv("GITHUB_WORKSPACE", str(pytester.path))
     return pytester
@@ -89,7 +96,7 @@ def test_an_exception_of_ranks_is_one_cause_at_the_line_that_raised_it(
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     project.makepyfile(test_run=SWEEP)
 
-    result = project.runpytest_subprocess()
+    result = run_in(project)
 
     result.assert_outcomes(failed=4)
     (line,) = [line for line in result.outlines if line.startswith("::error")]
@@ -107,10 +114,12 @@ def test_an_exception_of_ranks_is_one_cause_at_the_line_that_raised_it(
     )
 
 
-def test_the_exception_of_a_shared_run_is_told_once(project: pytest.Pytester) -> None:
+def test_the_exception_of_a_shared_run_is_told_once_and_the_summary_names_the_folder_of_reports(
+    project: pytest.Pytester,
+) -> None:
     project.makepyfile(test_run=SHARED)
 
-    result = project.runpytest_subprocess()
+    result = run_in(project, "--basetemp=temp", "--junitxml=out.xml")
 
     result.assert_outcomes(failed=2)
     # Under CI, pytest repeats whole messages in its summary.
@@ -120,30 +129,21 @@ def test_the_exception_of_a_shared_run_is_told_once(project: pytest.Pytester) ->
         [
             "*rank 0 of 1 raised KeyError: 'optimizer', at */model.py:11",
             "*the same run ended test_run.py::test_one*, whose report has the tracebacks of*",
+            "reports: temp/trainsafe/reports",
         ]
     )
+    written = Path(project.path, "out.xml").read_text(encoding="utf-8")
+    assert written.count('name="trainsafe_report"') == 2
+    assert 'name="trainsafe_error_at" value="' in written
 
 
 def test_the_report_of_a_failure_outlives_a_run_that_is_killed(project: pytest.Pytester) -> None:
     project.makepyfile(test_run=KILLED)
 
-    result = project.runpytest_subprocess("--basetemp=temp")
+    result = run_in(project, "--basetemp=temp")
 
     assert result.ret == 9
     (file,) = Path(project.path, "temp", "trainsafe", "reports").iterdir()
     text = file.read_text(encoding="utf-8")
     assert text.startswith("test_run.py::test_fails[dp2-float64]\n\n")
     assert "raised ValueError: no samples are left" in text
-
-
-def test_the_summary_names_the_folder_of_reports_and_junit_the_file(
-    project: pytest.Pytester,
-) -> None:
-    project.makepyfile(test_run=SHARED)
-
-    result = project.runpytest_subprocess("--basetemp=temp", "--junitxml=out.xml")
-
-    result.stdout.fnmatch_lines(["reports: temp/trainsafe/reports"])
-    written = Path(project.path, "out.xml").read_text(encoding="utf-8")
-    assert written.count('name="trainsafe_report"') == 2
-    assert 'name="trainsafe_error_at" value="' in written

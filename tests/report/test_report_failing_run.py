@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pytest_trainsafe.sweep.plan.seconds import read_seconds
+from tests.support.end_to_end.inner_pytest import run_in
 
 MODEL = """
 import torch
@@ -69,7 +70,7 @@ def test_a_failing_run_reports_its_cause_in_terminal_github_and_junit_file(
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     monkeypatch.setenv("GITHUB_WORKSPACE", str(pytester.path.parent))
 
-    result = pytester.runpytest_subprocess("--trainsafe-localize=off", "--junitxml=out.xml")
+    result = run_in(pytester, "--trainsafe-localize=off", "--junitxml=out.xml")
 
     result.assert_outcomes(passed=2, failed=3)
     result.stdout.fnmatch_lines(

@@ -8,6 +8,7 @@ import pytest
 
 # Imports torch, which cannot be imported again when `pytester` has restored the modules.
 import pytest_trainsafe.runs.session  # noqa: F401
+from tests.support.end_to_end.inner_pytest import run_in
 
 MODEL = """
 import torch
@@ -215,7 +216,7 @@ def test_an_error_in_the_setup_of_a_fixture_is_its_text_alone(project: pytest.Py
 
     for style in ("long", "short", "line"):
         # In a process of its own, in which nothing else needs sessions.
-        result = project.runpytest_subprocess(f"--tb={style}", "test_setup.py")
+        result = run_in(project, f"--tb={style}", "test_setup.py")
 
         result.assert_outcomes(errors=1)
         result.stdout.fnmatch_lines(

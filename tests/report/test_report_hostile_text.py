@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.support.end_to_end.inner_pytest import run_in
+
 # Imported here: pytester forgets modules that a test imports, and torch cannot be imported twice.
 pytest.importorskip("torch")
 
@@ -109,7 +111,7 @@ def output(
 
     def run(name: str, *options: str) -> str:
         pytester.makepyfile(model=MODEL.format(name=name), test_run=TESTS)
-        result = pytester.runpytest_subprocess("-v", "--junitxml=out.xml", *options)
+        result = run_in(pytester, "-v", "--junitxml=out.xml", *options)
         result.assert_outcomes(passed=2, failed=3, warnings=1)
         assert result.errlines == []
         tree = ElementTree.parse(pytester.path / "out.xml")

@@ -2,6 +2,8 @@
 
 import re
 
+from tests.support.end_to_end.inner_pytest import run_in
+
 HEADER = """
 import pytest
 from program import train
@@ -58,7 +60,7 @@ def test_exactly_the_marked_tests_that_use_no_run_cause_a_warning(
     pytester.makeini("[pytest]\npythonpath = .\n")
     pytester.makepyfile(test_it="\n".join([HEADER, *tests]))
 
-    result = pytester.runpytest_subprocess("-v", "--trainsafe-dtype=float64")
+    result = run_in(pytester, "-v", "--trainsafe-dtype=float64")
 
     result.assert_outcomes(passed=8, skipped=1, failed=1, warnings=len(IDLE))
     text = str(result.stdout)

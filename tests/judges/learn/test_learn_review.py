@@ -14,6 +14,7 @@ from pytest_trainsafe.judges.learn.packs.pack import Pack, pack_of, pack_text
 from pytest_trainsafe.judges.learn.packs.parts import LISTED, parts_of
 from pytest_trainsafe.judges.learn.packs.read import parse_pack
 from pytest_trainsafe.judges.learn.packs.update import update
+from pytest_trainsafe.judges.learn.run import ObservedRun
 from pytest_trainsafe.judges.learn.use.from_tests import with_examples
 from pytest_trainsafe.judges.learn.wording import in_words
 from tests.support.learn.observed_programs import RULES, Net, data, loop, observed, partial
@@ -29,17 +30,20 @@ def train(seed: int) -> None:
         model(data())
 
 
-RUNS = [
-    observed(partial(train, seed=seed), program, f"seed {seed}")
-    for program in ("one", "two")
-    for seed in (0, 1)
-]
+@pytest.fixture(scope="module")
+def runs() -> list[ObservedRun]:
+    """Two programs, each with two seeds."""
+    return [
+        observed(partial(train, seed=seed), program, f"seed {seed}")
+        for program in ("one", "two")
+        for seed in (0, 1)
+    ]
 
 
 @pytest.fixture(scope="module")
-def pack() -> Pack:
+def pack(runs: list[ObservedRun]) -> Pack:
     """A pack of two programs, with examples."""
-    return with_examples(pack_of("ours", learn(RUNS)), RUNS, RULES)
+    return with_examples(pack_of("ours", learn(runs)), runs, RULES)
 
 
 def test_each_rule_has_an_example_and_a_usual_cause(pack: Pack) -> None:
@@ -75,8 +79,10 @@ def test_a_reviewer_reads_few_rules_first_and_habits_last(pack: Pack) -> None:
     assert f"{len(parts[-1].invariants)} rules" in parts[-1].heading[0]
 
 
-def test_an_example_stays_while_its_program_does_not_run_again(pack: Pack) -> None:
-    fresh = pack_of("ours", learn(RUNS[:2]))
+def test_an_example_stays_while_its_program_does_not_run_again(
+    pack: Pack, runs: list[ObservedRun]
+) -> None:
+    fresh = pack_of("ours", learn(runs[:2]))
     merged = update(pack, fresh).pack
     assert all(each.example for each in merged.invariants if each.claim.relation != "periodic")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trainsafe.launch import Task, WarmLauncher, WarmServer, raise_for_failure
+from pytest_trainsafe.launch import Launcher, Task, raise_for_failure
 from pytest_trainsafe.trace.reader import Trace
 from tests.support.replay.rng_programs import make_spec, record_all
 
@@ -58,7 +58,7 @@ Recorded = Callable[..., Trace]
 
 
 @pytest.fixture(scope="session")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+def recorded(tmp_path_factory: pytest.TempPathFactory, run_launcher: Launcher) -> Recorded:
     """A recorded trace: `recorded("train", "the fault", dp=2)`."""
     folder = tmp_path_factory.mktemp("rng")
     traces: dict[tuple[str, str, str], Path] = {}
@@ -71,14 +71,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
             made.append(make_spec(name, fault, point, trace))
         return made
 
-    server = WarmServer.start(tmp_path_factory.mktemp("warm"))
-    launcher = WarmLauncher(server.address)
-    try:
-        for programs, size in ((ON_TWO_RANKS, 2), (ALONE, 1)):
-            task = Task.of(record_all, specs(programs), world_size=size)
-            raise_for_failure(launcher.run(task, timeout=120, workdir=folder))
-    finally:
-        server.close()
+    for programs, size in ((ON_TWO_RANKS, 2), (ALONE, 1)):
+        task = Task.of(record_all, specs(programs), world_size=size)
+        raise_for_failure(run_launcher.run(task, timeout=120, workdir=folder))
 
     def find(name: str, fault: str = "", **point: Any) -> Trace:
         return Trace.open(traces[name, fault, str(sorted(point.items()))])

@@ -42,7 +42,7 @@ def test_live_group(torchrun_group):
 
 
 def test_points_pass_and_a_planted_bug_fails(
-    pytester: pytest.Pytester, write_ini: Callable[..., object]
+    pytester: pytest.Pytester, write_ini: Callable[..., object], shared_fork_server: None
 ) -> None:
     """And a group that a test runs itself."""
     pytester.makepyfile(test_it=TEST)
@@ -58,29 +58,7 @@ def test_points_pass_and_a_planted_bug_fails(
     result.stdout.no_fnmatch_line("*instead of forked*")
 
 
-@pytest.mark.parametrize(
-    ("test", "says"),
-    [
-        (
-            "def test_it(torchrun_group):\n    torchrun_group.run(too_many, world_size=65)\n",
-            "*has 65 ranks, but the launcher `threads` runs at most 64 in one process*",
-        ),
-        (
-            "def test_it(torchrun_group):\n    torchrun_group.run(nccl, world_size=2)\n",
-            "*creates a process group with the backend 'nccl', but the launcher `threads`*",
-        ),
-        (
-            "def test_it(torchrun_group):\n    torchrun_group.run(framework, world_size=2)\n",
-            "*the program imports deepspeed, whose modules keep the state of one rank*",
-        ),
-    ],
-    ids=["world-size", "backend", "framework"],
-)
-def test_what_threads_cannot_run_is_refused(
-    pytester: pytest.Pytester, write_ini: Callable[..., object], test: str, says: str
-) -> None:
-    """With a sentence that says what to do."""
-    programs = """
+REFUSED = """
 import torch.distributed as dist
 
 
@@ -96,11 +74,33 @@ def framework():
     import deepspeed
 
 
+def test_world_size(torchrun_group):
+    torchrun_group.run(too_many, world_size=65)
+
+
+def test_backend(torchrun_group):
+    torchrun_group.run(nccl, world_size=2)
+
+
+def test_framework(torchrun_group):
+    torchrun_group.run(framework, world_size=2)
 """
-    pytester.makepyfile(test_it=programs + test)
+
+
+def test_what_threads_cannot_run_is_refused(
+    pytester: pytest.Pytester, write_ini: Callable[..., object], shared_fork_server: None
+) -> None:
+    """With a sentence that says what to do."""
+    pytester.makepyfile(test_it=REFUSED)
     write_ini()
 
     result = pytester.runpytest_inprocess("-q", "--trainsafe-launcher", "threads")
 
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([says])
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "*has 65 ranks, but the launcher `threads` runs at most 64 in one process*",
+            "*creates a process group with the backend 'nccl', but the launcher `threads`*",
+            "*the program imports deepspeed, whose modules keep the state of one rank*",
+        ]
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.end_to_end.inner_pytest import run_in
+
 PROGRAM = """
 import pathlib
 
@@ -49,7 +51,7 @@ def test_references_are_closed_and_reopened_without_another_run(
     pytester.makepyfile(program=PROGRAM, test_it=TESTS)
     pytester.makeini("[pytest]\npythonpath = .\n")
 
-    pytester.runpytest_subprocess("-v", "-s").assert_outcomes(passed=6)
+    run_in(pytester, "-v", "-s").assert_outcomes(passed=6)
 
     ran = (pytester.path / "ran.txt").read_text().splitlines()
     assert sorted(line for line in ran if line.endswith(" 1")) == [

@@ -1,27 +1,90 @@
-"""Runs pytest on a written test file in a separate process, as a user would."""
+"""Runs pytest on a written test file in a separate process, as a user would.
+
+Most of these processes are forked from one that has imported torch and pytest, which takes as long
+as what many of them test.
+"""
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
+import os
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
+
+#: Where the processes are forked.  The package is not imported there: pytest's hook for assertions
+#: must see its import.
+_FORKED = multiprocessing.get_context("forkserver")
+_FORKED.set_forkserver_preload(["torch", "safetensors.torch", "yaml", "pytest"])
 
 
 def command(folder: Path, source: str, *options: str) -> list[str]:
     """Write `test_inner.py` into `folder`; the command line that runs it there."""
+    return [sys.executable, "-m", "pytest", *_written(folder, source, *options)]
+
+
+def _written(folder: Path, source: str, *options: str) -> list[str]:
+    """Write `test_inner.py` into `folder`; the arguments of pytest."""
     (folder / "test_inner.py").write_text(source)
     (folder / "pytest.ini").write_text("[pytest]\n")
     # The tests read the first report; localizing the faulty code would only take time.
     quick = ("--trainsafe-dtype=float64", "--trainsafe-localize=off")
     plugins = ("-p", "no:hypothesispytest", "-p", "no:cacheprovider")
-    base = (*plugins, f"--basetemp={folder}/base", *quick)
-    return [sys.executable, "-m", "pytest", *base, *options]
+    return [*plugins, f"--basetemp={folder}/base", *quick, *options]
 
 
 def run(folder: Path, source: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the written test; its output is captured."""
-    return captured(command(folder, source, *options), folder)
+    return forked(_written(folder, source, *options), folder)
+
+
+def forked(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run pytest with these arguments in a forked process in a folder; its output is captured."""
+    out, err = folder.with_name(f"{folder.name}.out"), folder.with_name(f"{folder.name}.err")
+    process = _FORKED.Process(target=_pytest, args=(arguments, folder, dict(os.environ), out, err))
+    process.start()
+    process.join(600)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        raise subprocess.TimeoutExpired(arguments, 600, out.read_text(), err.read_text())
+    code = process.exitcode
+    process.close()
+    return subprocess.CompletedProcess(arguments, code, out.read_text(), err.read_text())
+
+
+def run_in(project: pytest.Pytester, *options: str) -> pytest.RunResult:
+    """What `project.runpytest_subprocess` gives, from a forked process."""
+    begun = time.perf_counter()
+    done = forked([f"--basetemp={project.path}/base", *options], project.path)
+    lines = done.stdout.splitlines(), done.stderr.splitlines()
+    print(done.stdout)
+    print(done.stderr, file=sys.stderr)
+    return pytest.RunResult(done.returncode, *lines, time.perf_counter() - begun)
+
+
+def _pytest(
+    arguments: list[str], folder: Path, environ: Mapping[str, str], out: Path, err: Path
+) -> None:
+    """What a forked process does: `python -m pytest` with these arguments, in a folder."""
+    for fd, file in ((1, out), (2, err)):
+        with file.open("w") as opened:
+            os.dup2(opened.fileno(), fd)
+    os.environ.clear()
+    os.environ.update(environ)
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    sys.argv = [pytest.__file__, *arguments]
+    code = pytest.main(arguments)
+    # multiprocessing ends its processes without them.
+    atexit._run_exitfuncs()
+    sys.exit(code)
 
 
 def captured(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

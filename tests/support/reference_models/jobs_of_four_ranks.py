@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug
-from tests.support.reference_models.rank_double import Job
+from tests.support.reference_models.rank_double import Job, record
 
 SMALL = {"layers": 1, "steps": 1}
 DROPPING = {"capacity_factor": 1.0}
@@ -105,3 +107,30 @@ JOBS = {
     "fp8 overlap": Job(ALL_OVER.replace(recompute="full"), {"fp8": True, "tp_overlap": True}),
     **{f"{bug.name} planted": _job(bug, PLANTED.get(bug.name, ALL_OVER)) for bug in BUGS},
 }
+
+#: Runs on a single device.
+ALONE = {
+    **{bug.name: Job(arguments=arguments(bug), program=bug.program) for bug in BUGS},
+    "default": Job(),
+    "fp8": Job(arguments={"fp8": True}),
+    "clip": Job(arguments={"clip": 0.5}),
+    "cnn": Job(program="cnn"),
+    "lstm": Job(program="lstm"),
+    "small": Job(arguments=SMALL),
+    "llama": Job(program="llama"),
+    "moe": Job(arguments=DROPPING, program="moe"),
+    "moe clip": Job(arguments={"clip": 0.5}, program="moe"),
+    "deepseek": Job(arguments=ONE_MIXTURE, program="deepseek"),
+    "small llama": Job(arguments=SMALL, program="llama"),
+    "llama bfloat16": Job(arguments=SMALL, dtype="bfloat16", program="llama"),
+    "deep": Job(arguments=DEEP),
+    "tied": Job(arguments=TIED),
+    "tied bfloat16": Job(arguments={**TIED, "steps": 1}, dtype="bfloat16"),
+    "deep llama": Job(arguments=DEEP, program="llama"),
+    "small bfloat16": Job(arguments=SMALL, dtype="bfloat16"),
+}
+
+
+def run_all(folder: str) -> None:
+    """Run all jobs in this rank's group; the outcomes are written into the folder."""
+    record(JOBS, Path(folder))

@@ -6,20 +6,18 @@ after the reduction, parameters, losses and norms, each with its layout.  The pa
 
 from __future__ import annotations
 
-import io
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -29,6 +27,7 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.indices import scale_shape
 from pytest_trainsafe.core.layout import Layout, Owned, Partial
 from pytest_trainsafe.core.point import MESH_AXES, Point
+from pytest_trainsafe.launch import Launcher, Task, raise_for_failure
 from pytest_trainsafe.launch.resources.locks import wait_lock
 from pytest_trainsafe.record.hooks.outputs import tensors_in
 from pytest_trainsafe.record.layouts.flat_ranges import optimizer_range
@@ -243,59 +242,61 @@ def run_here(job: Job) -> Outcome:
     return _outcome(job, [double.parts])
 
 
-def run_in_ranks(world_size: int, jobs: list[Job], folder: Path) -> list[Outcome]:
-    """Run every job, one after the other, in one fresh group of processes.
+class Outcomes:
+    """Outcomes by name.  Each is made when a test needs it, since all of them take gigabytes."""
+
+    def __init__(self, make: Callable[[str], Outcome]) -> None:
+        self._of = lru_cache(maxsize=4)(make)
+
+    def __getitem__(self, name: str) -> Outcome:
+        return self._of(name)
+
+
+def run_in_ranks(launcher: Launcher, task: Task, jobs: Mapping[str, Job], folder: Path) -> Outcomes:
+    """Run a task that calls `record` for these jobs, in one group; the outcomes of the jobs.
 
     A later call with the same folder waits for the first one, and reads its outcomes.
     """
     folder.mkdir(exist_ok=True)
     with wait_lock(folder / "lock", threading.Event()):
         if not (folder / "done").exists():
-            mp.spawn(_rank, args=(world_size, jobs, folder), nprocs=world_size)  # type: ignore[attr-defined]
+            raise_for_failure(launcher.run(task, timeout=600, workdir=folder))
             (folder / "done").touch()
-    outcomes = []
-    for number in range(len(jobs)):
-        order, findings = msgspec.json.decode((folder / f"{number}.json").read_bytes())
-        tensors = load_file(folder / f"{number}.safetensors")
-        outcomes.append(Outcome({key: tensors[key] for key in order}, findings))
-    return outcomes
+
+    def merged(name: str) -> Outcome:
+        ranks = range(jobs[name].point.world_size)
+        return _outcome(jobs[name], [_parts(folder, name, rank) for rank in ranks])
+
+    return Outcomes(merged)
 
 
-def _rank(rank: int, world_size: int, jobs: list[Job], folder: Path) -> None:
+def record(jobs: Mapping[str, Job], folder: Path) -> None:
+    """Run every job, one after the other, in this rank's group; each rank writes its own parts."""
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/rendezvous",
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(seconds=60),
-    )
-    names = tuple(reversed(MESH_AXES))
+    dist.init_process_group("gloo")
+    axes = tuple(reversed(MESH_AXES))
     meshes: dict[tuple[int, ...], DeviceMesh] = {}  # each has groups, with threads of their own
-    for number, job in enumerate(jobs):
-        shape = tuple(job.point.size(axis) for axis in names)
+    for name, job in jobs.items():
+        shape = tuple(job.point.size(axis) for axis in axes)
         mesh = meshes.get(shape)
         if mesh is None:
-            mesh = meshes[shape] = init_device_mesh("cpu", shape, mesh_dim_names=names)
+            mesh = meshes[shape] = init_device_mesh("cpu", shape, mesh_dim_names=axes)
         double = Double(job, mesh)
         PROGRAMS[job.program](double, **job.arguments)
-        # One file of all tensors: pickled one by one, they took as long as the training.
-        content = io.BytesIO()
-        torch.save(double.parts, content)
-        gathered: list[Any] = [None] * world_size
-        dist.gather_object(content.getvalue(), gathered if rank == 0 else None)
-        if rank == 0:
-            outcome = _outcome(job, [_loaded(each) for each in gathered])
-            save_file(outcome.tensors, folder / f"{number}.safetensors")
-            encoded = msgspec.json.encode((list(outcome.tensors), outcome.findings))
-            (folder / f"{number}.json").write_bytes(encoded)
+        # For thousands of small tensors, torch.save and torch.load take as long as the training.
+        tensors = {key: part.tensor.contiguous() for key, part in double.parts.items()}
+        save_file(tensors, folder / f"{name} {double.rank}.safetensors")
+        places = [(key, part.coordinates, part.layout) for key, part in double.parts.items()]
+        (folder / f"{name} {double.rank}.json").write_bytes(msgspec.json.encode(places))
     dist.destroy_process_group()
 
 
-def _loaded(content: bytes) -> dict[str, Part]:
-    """The parts that a rank of this group saved."""
-    parts: dict[str, Part] = torch.load(io.BytesIO(content), weights_only=False)
-    return parts
+def _parts(folder: Path, name: str, rank: int) -> dict[str, Part]:
+    """The parts that a rank has written, in the order in which it recorded them."""
+    tensors = load_file(folder / f"{name} {rank}.safetensors")
+    content = (folder / f"{name} {rank}.json").read_bytes()
+    places = msgspec.json.decode(content, type=list[tuple[str, dict[str, int], Layout]])
+    return {key: Part(rank, place, tensors[key], layout) for key, place, layout in places}
 
 
 def _outcome(job: Job, parts_of_ranks: list[dict[str, Part]]) -> Outcome:

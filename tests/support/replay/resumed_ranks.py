@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.replay.resume.judge import differences
-from pytest_trainsafe.launch import Task, WarmLauncher, WarmServer, raise_for_failure
+from pytest_trainsafe.launch import Launcher, Task, raise_for_failure
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Resume
 from tests.support.replay import resume_programs
@@ -15,7 +15,7 @@ from tests.support.replay.resume_programs import make_job, make_spec
 
 
 def resumed_ranks(
-    folder: Path, program: str, faults: Sequence[str], before: int, steps: int
+    launcher: Launcher, folder: Path, program: str, faults: Sequence[str], before: int, steps: int
 ) -> dict[str, Sequence[Finding]]:
     """The findings for each fault, which is an argument of the program and "" for none.
 
@@ -29,13 +29,8 @@ def resumed_ranks(
     for number, fault in enumerate(faults):
         spec = make_spec(program, {"fault": fault}, point, Resume(before, saved))
         jobs.append(make_job(spec, folder / f"fault{number}", folder))
-    server = WarmServer.start(folder)
-    try:
-        task = Task.of(resume_programs.record_all, jobs, world_size=2)
-        launcher = WarmLauncher(server.address)
-        raise_for_failure(launcher.run(task, timeout=120, workdir=folder))
-    finally:
-        server.close()
+    task = Task.of(resume_programs.record_all, jobs, world_size=2)
+    raise_for_failure(launcher.run(task, timeout=120, workdir=folder))
     one, other = Trace.open(folder / "whole"), Trace.open(folder / "saved")
     return {
         fault: differences(one, other, Trace.open(folder / f"fault{number}"), before, steps)

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.replay.resume.judge import differences
-from pytest_trainsafe.launch import Task, WarmLauncher, WarmServer, raise_for_failure
+from pytest_trainsafe.launch import Launcher, Task, raise_for_failure
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Resume
 from tests.support.replay import resume_programs
@@ -44,7 +44,7 @@ Found = Callable[[str], Sequence[Finding]]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def found(tmp_path_factory: pytest.TempPathFactory, run_launcher: Launcher) -> Found:
     """Gives the findings on a training with a fault in its resumption: `found("scaler lost")`."""
     folder = tmp_path_factory.mktemp("resume")
     point = {"dp": 2}
@@ -63,14 +63,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     alone.append(make_spec("reseeds", {}, {}, Resume(BEFORE, alone[1])))
     names = ["reseeds whole", "reseeds saved", "reseeds"]
     single = [make_job(s, folder / n, folder / "alone") for s, n in zip(alone, names, strict=True)]
-    server = WarmServer.start(tmp_path_factory.mktemp("warm"))
-    launcher = WarmLauncher(server.address)
-    try:
-        for each, size in ((jobs, 2), (single, 1)):
-            task = Task.of(resume_programs.record_all, each, world_size=size)
-            raise_for_failure(launcher.run(task, timeout=120, workdir=folder))
-    finally:
-        server.close()
+    for each, size in ((jobs, 2), (single, 1)):
+        task = Task.of(resume_programs.record_all, each, world_size=size)
+        raise_for_failure(run_launcher.run(task, timeout=120, workdir=folder))
 
     def judged(fault: str) -> Sequence[Finding]:
         prefix = f"{fault} " if fault in ("reseeds", "checkpointed") else ""

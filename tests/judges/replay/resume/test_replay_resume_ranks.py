@@ -12,13 +12,12 @@ FAULTS += ["positions", "position of all"]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def found(tmp_path_factory, run_launcher):
     """The messages for each fault of the program."""
     before, steps = rank_fault_program.BEFORE, rank_fault_program.STEPS
     folder = tmp_path_factory.mktemp("ranks")
-    findings = resumed_ranks(
-        folder, "tests.support.replay.rank_fault_program:train", FAULTS, before, steps
-    )
+    program = "tests.support.replay.rank_fault_program:train"
+    findings = resumed_ranks(run_launcher, folder, program, FAULTS, before, steps)
     return {fault: [(f.check, f.message) for f in each] for fault, each in findings.items()}
 
 

@@ -9,14 +9,13 @@ from tests.support.replay.resumed_ranks import resumed_ranks
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def found(tmp_path_factory, run_launcher):
     """The findings for each fault of the program."""
     faults = ["", "shard of rank 1", "steps of rank 1"]
     steps = sharded_optimizer_program.STEPS
     folder = tmp_path_factory.mktemp("sharded")
-    return resumed_ranks(
-        folder, "tests.support.replay.sharded_optimizer_program:train", faults, 2, steps
-    )
+    program = "tests.support.replay.sharded_optimizer_program:train"
+    return resumed_ranks(run_launcher, folder, program, faults, 2, steps)
 
 
 def test_sharded_states_that_every_rank_restores_have_no_finding(found):

@@ -141,9 +141,10 @@ def _name_of(manager: Any) -> str:
 
 def _own_classes() -> list[type]:
     found = []
+    libraries = _library_folders()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or _is_of_library(name, file):
+        if not isinstance(file, str) or _is_of_library(name, file, libraries):
             continue
         for cls in list(vars(module).values()):
             if issubclass(type(cls), type) and cls.__module__ == name:
@@ -153,11 +154,11 @@ def _own_classes() -> list[type]:
     return list(dict.fromkeys(found))
 
 
-def _is_of_library(name: str, file: str) -> bool:
+def _is_of_library(name: str, file: str, libraries: tuple[str, ...]) -> bool:
     top, _, rest = name.partition(".")
     if top == _OWN:
         return not belongs(rest, _EXAMPLES)
-    return top in sys.stdlib_module_names or file.startswith(_library_folders())
+    return top in sys.stdlib_module_names or file.startswith(libraries)
 
 
 def _library_folders() -> tuple[str, ...]:

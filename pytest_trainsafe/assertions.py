@@ -124,7 +124,7 @@ def assert_equivalent(
     ArgumentError for an invalid argument.
     """
     __tracebackhide__ = True
-    from pytest_trainsafe.judges.compare.ladder.ladder import judge_pair
+    from pytest_trainsafe.judges.compare.ladder.pair import judge_pair
 
     require_recorded(candidate, "candidate")
     require_recorded(reference, "reference")

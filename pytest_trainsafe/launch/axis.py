@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_trainsafe.core.parting import classes_of, parting_text
+from pytest_trainsafe.core.mesh.parting import classes_of, parting_text
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.launch.collectives.collective import Collective, LedgerError, read_ledger

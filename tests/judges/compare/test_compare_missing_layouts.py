@@ -8,7 +8,7 @@ from pytest_trainsafe.core.layout import Placement
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement
-from pytest_trainsafe.judges.compare.ladder.ladder import judge_pair
+from pytest_trainsafe.judges.compare.ladder.pair import judge_pair
 from pytest_trainsafe.judges.compare.ladder.summary import point_summary
 from pytest_trainsafe.judges.compare.text.message import message_of
 from tests.support.compare.traces import Bench, Edit, Record, healthy

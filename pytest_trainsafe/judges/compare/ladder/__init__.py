@@ -1,6 +1,10 @@
 """Judges the rungs of the precision ladder in order, up to the first that is not a pass.
 
 ladder       asks for the Runs of each rung, compares them and localises a fault
+pair         judges two recorded Runs
+one_rung     compares and judges the traces of one rung
+left_out     what was not compared, and why, for a page
+known_setting  which setting of the optimizer an update is wrong by
 runs         requests the Runs of one rung
 fixed_dtype  programs that cannot run in a rung's dtype
 known_axis   which axes a localisation rules out as the cause of a factor

@@ -9,35 +9,35 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.config.checks import is_accepted, require_known
-from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.rungs.table import WIDEST, rung_named
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.guards.deterministic import not_deterministic
 from pytest_trainsafe.judges.compare.guards.later_steps import settings_apart
-from pytest_trainsafe.judges.compare.guards.leading import led_by_setup, setup_hints
-from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
-from pytest_trainsafe.judges.compare.guards.vacuity import guard
 from pytest_trainsafe.judges.compare.judgement import Advice, LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.ladder.fixed_dtype import with_dtype_advice
+from pytest_trainsafe.judges.compare.ladder.one_rung import (
+    compared,
+    explained,
+    judged_rung,
+    rest_of,
+)
 from pytest_trainsafe.judges.compare.ladder.runs import make_rung, measured_again, more_samples
 from pytest_trainsafe.judges.compare.ladder.summary import point_summary
 from pytest_trainsafe.judges.compare.rerecord import tensors_to_record
 from pytest_trainsafe.judges.compare.rung import RungTraces
-from pytest_trainsafe.judges.loosen import Loosen, require_used
+from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.judges.one_thread import one_thread
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised, reason
 from pytest_trainsafe.report.sections import collecting
-from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
 from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.trace.facts import Site
-from pytest_trainsafe.trace.reader import Trace, TraceError
+from pytest_trainsafe.trace.reader import Trace
 
 if TYPE_CHECKING:
     from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
@@ -141,11 +141,11 @@ class _Ladder:
             rung, comparison, dtype, reference, lambda again: self._compare(again, screened)
         )
         if comparison.failed:
-            comparison = _explained(rung, comparison)
+            comparison = explained(rung, comparison)
         unsteady = not_deterministic(rung, comparison, dtype, reference)
         if unsteady is not None and not is_accepted(unsteady.check, self.accepted):
             comparison.findings.clear()  # a program that differs from itself cannot be compared
-        self.judged.append(_judged(dtype, rung, comparison, self.accepted, unsteady))
+        self.judged.append(judged_rung(dtype, rung, comparison, self.accepted, unsteady))
         self._rung = rung
         return comparison.failed
 
@@ -189,7 +189,7 @@ class _Ladder:
         comparison = failed.comparison
         whole = self._in_full(failed.dtype, shadowed)
         if whole is not None:
-            rung, comparison = whole, _compare(whole, self.loosen)
+            rung, comparison = whole, compared(whole, self.loosen)
         wrong = proposal = means = None
         with one_thread():
             if averaged:
@@ -203,7 +203,7 @@ class _Ladder:
             return True
         written = _write(self.candidate.case, self.candidate, proposal)
         failed.advice = Advice(None, wrong, proposal, written, _watch_line(rung.candidate))
-        failed.rest = _rest(failed.dtype, proposal, self.accepted)
+        failed.rest = rest_of(failed.dtype, proposal, self.accepted)
         declared = wrong is not None and wrong.left is None
         return declared or (proposal is not None and proposal.settles)
 
@@ -286,7 +286,7 @@ class _Ladder:
 
     def _compare(self, rung: RungTraces, screened: Comparison | None = None) -> Comparison:
         began = time.perf_counter()
-        comparison = _compare(rung, self.loosen, screened)
+        comparison = compared(rung, self.loosen, screened)
         self.seconds["compare"] += time.perf_counter() - began
         return comparison
 
@@ -348,119 +348,3 @@ def _runnable(
 def _measuring(case: Case) -> str:
     """The rung in which a Run of the reference measures the rounding of others; "" for none."""
     return next(filter(None, (rung_named(name).measured_by for name in case.rungs)), "")
-
-
-def judge_pair(
-    candidate: Trace | Path | str,
-    reference: Trace | Path | str,
-    perturbed: Trace | Path | str | None,
-    shadow: Trace | Path | str | None,
-    loosen: Sequence[Loosen],
-    accept: Sequence[str],
-) -> LadderJudgement:
-    """Judge two recorded Runs, in the dtype of the reference.
-
-    `perturbed` is the reference with noise of the size of rounding errors, `shadow` the reference
-    at the rung that measures its own (float64); both measure rounding.  If both are None, only
-    bitwise equal tensors pass.
-    Raises TraceError for a trace that cannot be read, or whose dtype is not the expected one.
-    """
-    require_known(accept)
-    opened = _opened(reference)
-    dtype = opened.manifest.dtype
-    measuring = rung_named(dtype).measured_by or dtype
-    measured = _of_dtype(_opened(shadow), measuring, "shadow") if shadow else None
-    rung = RungTraces(
-        dtype=rounding_of(opened, measured),
-        candidate=renumbered(_of_dtype(_opened(candidate), dtype, "candidate"), opened),
-        reference=opened,
-        perturbed=_of_dtype(_opened(perturbed), dtype, "perturbed") if perturbed else None,
-        shadow=measured,
-        cast=deciding_cast(opened, measured),
-    )
-    # A caller who passes no runs that measure rounding accepts that only equal values pass.
-    unmeasured = {"measured"} if rung.perturbed is None and rung.shadow is None else set()
-    comparison = _compare(rung, loosen)
-    if comparison.failed:
-        comparison = _explained(rung, comparison)
-    judged = _judged(dtype, rung, comparison, {*accept, *unmeasured}, None)
-    if comparison.failed:
-        from pytest_trainsafe.judges.compare.declarations.propose import has_missing, propose
-
-        with one_thread():
-            proposal = propose(rung, comparison, loosen) if has_missing(rung, comparison) else None
-        if proposal is not None:
-            judged.advice = Advice(proposal=proposal)
-            judged.explained = proposal.settles
-            judged.rest = _rest(dtype, proposal, {*accept, *unmeasured})
-    return LadderJudgement(opened.manifest.program, str(rung.candidate.point), [judged])
-
-
-def _of_dtype(trace: Trace, dtype: str, role: str) -> Trace:
-    if trace.manifest.dtype != dtype:
-        raise TraceError(
-            f"the trace {trace.path}, passed as `{role}`, was recorded in {trace.manifest.dtype}, "
-            f"but this comparison needs one in {dtype}. Record it in {dtype}."
-        )
-    return trace
-
-
-def _compare(
-    rung: RungTraces, loosen: Sequence[Loosen], screened: Comparison | None = None
-) -> Comparison:
-    require_used(loosen, rung.reference.ids())
-    with one_thread():
-        return compare(rung, loosen, screened)
-
-
-def _explained(rung: RungTraces, comparison: Comparison) -> Comparison:
-    """A failed comparison with what explains all of its failures at once."""
-    from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
-
-    with one_thread():
-        return led_by_setup(rung, with_factor(rung, comparison))
-
-
-def _judged(
-    dtype: str,
-    rung: RungTraces,
-    comparison: Comparison,
-    accepted: set[str],
-    unsteady: Finding | None,
-) -> RungJudgement:
-    # A failure is a verdict already; guards apply only to a comparison that would pass.
-    found = [unsteady] if unsteady is not None else guard(rung, comparison)
-    doubts = [f for f in comparison.findings if f.verdict == "inconclusive"]
-    doubts += [] if comparison.failed else found
-    return RungJudgement(
-        dtype=dtype,
-        rounding=rung.dtype,
-        comparison=comparison,
-        doubts=[f for f in doubts if not is_accepted(f.check, accepted)],
-        hints=setup_hints(found, comparison),
-        accepted=[f for f in doubts if is_accepted(f.check, accepted)],
-        cast=rung.cast,
-        reference=_named(rung.reference),
-        not_compared=not_compared(rung, comparison),
-        samples=1 + len(rung.resampled),
-    )
-
-
-def _rest(dtype: str, proposal: Proposal | None, accepted: set[str]) -> RungJudgement | None:
-    """The judgement of what still fails with the proposed layouts; None if nothing does."""
-    if proposal is None or proposal.rest is None or proposal.settles or not proposal.leads:
-        return None
-    from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
-
-    rung, comparison = proposal.rest
-    with one_thread():
-        comparison = with_factor(rung, comparison)
-    return _judged(dtype, rung, comparison, accepted, None)
-
-
-def _named(reference: Trace) -> str:
-    return "a single device" if reference.manifest.world_size == 1 else str(reference.point)
-
-
-def _opened(trace: Trace | Path | str) -> Trace:
-    return trace if isinstance(trace, Trace) else Trace.open(trace)

@@ -11,7 +11,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement
-from pytest_trainsafe.judges.compare.ladder.ladder import judge_pair
+from pytest_trainsafe.judges.compare.ladder.pair import judge_pair
 from pytest_trainsafe.judges.replay.resume.continued import step_numbers
 from pytest_trainsafe.judges.replay.resume.difference import Code, Difference
 from pytest_trainsafe.judges.replay.resume.loaded import LoadedState, compare_loaded

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.core.usage import listing
+from pytest_trainsafe.core.mesh.parting import classes_of, parting_text
+from pytest_trainsafe.core.usage import listing, name_ranks
 from pytest_trainsafe.judges.contract import FindingsJudgement
-from pytest_trainsafe.judges.replay.rng.axis import axis_text
 from pytest_trainsafe.judges.replay.rng.draws import Draw, Draws
 from pytest_trainsafe.judges.replay.rng.evaluation import evaluation_dropout, evaluation_shift
 from pytest_trainsafe.judges.replay.rng.expected import expected, unused
@@ -96,7 +96,7 @@ def judge_rng(
         tuple(notes),
         what=f"{candidate.manifest.program} at {candidate.point}",
         drawn=draw_panels(draws, found) if collecting() else (),
-        axis=axis_text(draws, found[0]) if found else "",
+        axis=_axis_text(draws, found[0]) if found else "",
     )
 
 
@@ -175,3 +175,27 @@ def _notes(
 def _named(modules: set[str]) -> str:
     names = sorted(name or "the root module" for name in modules)
     return listing(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _axis_text(draws: Draws, lead: Finding) -> str:
+    """The axis of a Finding, and how the ranks' draws part at the place that it is about.
+
+    A rule without an axis is about the draws of each rank alone.
+    """
+    axis = "" if lead.pattern is None else lead.pattern.axis
+    if not axis:
+        return "none: this rule is about the draws of each rank alone"
+    every = (draw for rank in draws.by_rank for draw in rank)
+    at = next((draw for draw in every if draw.is_about(lead)), None)
+    if at is None:
+        return axis
+    states: dict[int, str] = {}  # micro-batches have other numbers on other ranks of dp
+    for rank, own in enumerate(draws.by_rank):
+        for draw in own:
+            if (draw.event.step, draw.place) == (at.event.step, at.place):
+                states.setdefault(rank, draw.event.before)
+    classes = classes_of(states)
+    if len(classes) == 1 and len(classes[0]) > 1:
+        return f"{axis}: {name_ranks(classes[0])} draw equal numbers there"
+    apart = parting_text(draws.trace.point, classes, "draw equal numbers")
+    return f"{axis}: {apart}" if apart else axis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_trainsafe.core.parting import classes_of, parted, parting_text
+from pytest_trainsafe.core.mesh.parting import classes_of, parted, parting_text
 from pytest_trainsafe.core.point import Point
 
 POINT = Point.of(tp=2, dp=2)

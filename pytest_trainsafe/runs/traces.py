@@ -184,6 +184,10 @@ class Traces:
         """The same Runs, replaying the decisions of the Run `decided`; `self` if that is None."""
         return self if decided is None else replace(self, replay=decided)
 
+    def measured_by(self, trace: Trace) -> Traces:
+        """The same Runs, whose rounding the reference's Run `trace` measures."""
+        return replace(self, measuring=trace)
+
     def in_full(self) -> Traces:
         """The same Runs, recorded with every tensor's values."""
         return replace(self, record="full")

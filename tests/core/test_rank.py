@@ -87,6 +87,8 @@ OF_THE_PROCESS = {
     "record/reads/files.py _installed",  # an audit hook, which cannot be removed
     "record/program_dtype/random_operators.py _fallback",  # a library of torch, which stays
     "launch/collectives/ledger.py _wrapped",  # torch's functions, for all ranks
+    "launch/collectives/ledger.py _connect",  # how a launcher's ranks make their groups
+    "launch/collectives/flight_save.py _wrapped",  # torch's functions, for all ranks
 }
 
 

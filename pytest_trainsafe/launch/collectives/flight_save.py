@@ -92,6 +92,7 @@ class FlightRecorder:
 
 #: The recorder of this rank, and whether torch's functions of this process are wrapped.
 _current: FlightRecorder | None = None
+keep_per_rank(__name__, "_current")
 _wrapped = False
 
 

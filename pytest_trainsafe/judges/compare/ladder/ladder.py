@@ -128,7 +128,7 @@ class _Ladder:
 
         if shadowed:
             measuring = self.reference.at(rung_named(dtype).measured_by)
-            self.reference = replace(self.reference, measuring=measuring)
+            self.reference = self.reference.measured_by(measuring)
         candidate, reference, screened = self.candidate, self.reference, None
         rung = make_rung(dtype, candidate, reference, shadowed, ahead)
         comparison = self._compare(rung)

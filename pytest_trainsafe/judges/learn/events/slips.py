@@ -14,6 +14,7 @@ from pytest_trainsafe.judges.learn.events.events import Call, Change, Plain, Val
 from pytest_trainsafe.judges.learn.events.known.known import Known
 from pytest_trainsafe.judges.learn.events.known.models import MODELS
 from pytest_trainsafe.judges.learn.events.known.optimization import OPTIMIZATION
+from pytest_trainsafe.judges.learn.events.known.steps import STEPS
 from pytest_trainsafe.judges.learn.events.setup_text import SETUP
 
 #: The object and the attribute under which slips are recorded.
@@ -24,7 +25,7 @@ TEXTS = (SETUP, SLIP)
 
 
 #: Every slip that may be reported, by name.
-SLIPS: Mapping[str, Known] = {**OPTIMIZATION, **MODELS}
+SLIPS: Mapping[str, Known] = {**OPTIMIZATION, **STEPS, **MODELS}
 
 
 def slip_text(name: str, detail: str) -> str:

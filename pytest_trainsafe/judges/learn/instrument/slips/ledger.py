@@ -34,6 +34,10 @@ from pytest_trainsafe.judges.learn.instrument.slips.objects.starts import Starts
 from pytest_trainsafe.judges.learn.instrument.slips.recompute import Recompute
 from pytest_trainsafe.judges.learn.instrument.slips.replicas import Replicas
 from pytest_trainsafe.judges.learn.instrument.slips.schedules import Schedules
+from pytest_trainsafe.judges.learn.instrument.slips.steps.lives import Lives
+from pytest_trainsafe.judges.learn.instrument.slips.steps.roots import Roots
+from pytest_trainsafe.judges.learn.instrument.slips.steps.still import Still
+from pytest_trainsafe.judges.learn.instrument.slips.steps.updates import Updates
 from pytest_trainsafe.judges.learn.instrument.slips.weights import Weights
 
 #: What a watcher's own question to a damaged or unusual object may raise.
@@ -61,8 +65,10 @@ class Ledger:
         others: tuple[type[Watcher], ...] = (
             *(Losses, Models, Schedules, Data, Loading, Recompute, Replicas, Weights),
             *(Criteria, Tokens, Stored, Penalties, Starts, Settings),
+            *(Updates, Lives, Roots),
         )
-        self._watchers: list[Watcher] = [gradients, Copies(self._training, gradients)]
+        self._watchers: list[Watcher] = [gradients]
+        self._watchers += [each(self._training, gradients) for each in (Copies, Still)]
         self._watchers += [each(self._training) for each in others]
         #: What is called at the begin and at the end of calls of a kind.
         self._begins: dict[str, list[Callable[[Moment], None]]] = defaultdict(list)

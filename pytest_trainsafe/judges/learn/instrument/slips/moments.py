@@ -22,6 +22,7 @@ _BY_API = {
     "torch.autograd.grad": "grad",
     "torch.manual_seed": "seed",
     "torch.set_rng_state": "restored",
+    "torch.get_rng_state": "rng_read",
     "torch.load": "file_load",
     "torch.nn.utils.clip_grad_norm_": "clip",
     "torch.nn.utils.clip_grad_value_": "clip",
@@ -31,7 +32,13 @@ _BY_API = {
 _BY_METHOD: Sequence[tuple[type, Mapping[str, str]]] = (
     (
         Optimizer,
-        {"step": "step", "zero_grad": "zero_grad", "load_state_dict": "optimizer_load"},
+        {
+            "__init__": "optimizer_made",
+            "step": "step",
+            "zero_grad": "zero_grad",
+            "state_dict": "optimizer_state",
+            "load_state_dict": "optimizer_load",
+        },
     ),
     (
         LRScheduler,

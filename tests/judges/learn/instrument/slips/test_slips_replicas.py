@@ -96,3 +96,26 @@ def test_a_last_micro_batch_in_a_closure(last: bool) -> None:
             optimizer.step(closure)
 
     assert slips_of(program) == ["not-synchronised"] * last
+
+
+@pytest.mark.parametrize(
+    ("how", "slips"),
+    [("inside", ["reduced-without-gradient"]), ("logged", []), ("with gradients", [])],
+)
+@pytest.mark.filterwarnings("ignore:.*autograd kernel was not registered")
+@pytest.mark.filterwarnings("ignore:torch.distributed.nn:FutureWarning")
+def test_a_tensor_that_is_reduced_within_a_loss(how: str, slips: list[str]) -> None:
+    def program() -> None:
+        model = net()
+        optimizer = sgd(model)
+        for _ in range(2):
+            optimizer.zero_grad()
+            mean = loss_of(model) * 1.0
+            if how == "with gradients":
+                mean = torch.distributed.nn.functional.all_reduce(mean)
+            else:
+                dist.all_reduce(mean)
+            (mean if how == "logged" else mean.square()).backward()
+            optimizer.step()
+
+    assert slips_of(program) == slips

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_trainsafe.judges.learn.events.events import Call, Change, Plain, Value
+from pytest_trainsafe.judges.learn.events.known.inputs import INPUTS
 from pytest_trainsafe.judges.learn.events.known.known import Known
 from pytest_trainsafe.judges.learn.events.known.models import MODELS
 from pytest_trainsafe.judges.learn.events.known.optimization import OPTIMIZATION
@@ -25,7 +26,7 @@ TEXTS = (SETUP, SLIP)
 
 
 #: Every slip that may be reported, by name.
-SLIPS: Mapping[str, Known] = {**OPTIMIZATION, **STEPS, **MODELS}
+SLIPS: Mapping[str, Known] = {**OPTIMIZATION, **STEPS, **MODELS, **INPUTS}
 
 
 def slip_text(name: str, detail: str) -> str:

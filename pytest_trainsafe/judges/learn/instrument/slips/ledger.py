@@ -17,7 +17,9 @@ from pytest_trainsafe.judges.learn.instrument.slips.copies import Copies
 from pytest_trainsafe.judges.learn.instrument.slips.data import Data
 from pytest_trainsafe.judges.learn.instrument.slips.gradients import Gradients
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.criteria import Criteria
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.masks import Masks
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.penalties import Penalties
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.reach import Reach
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.stored import Stored
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.tokens import Tokens
 from pytest_trainsafe.judges.learn.instrument.slips.loading import Loading
@@ -65,7 +67,7 @@ class Ledger:
         others: tuple[type[Watcher], ...] = (
             *(Losses, Models, Schedules, Data, Loading, Recompute, Replicas, Weights),
             *(Criteria, Tokens, Stored, Penalties, Starts, Settings),
-            *(Updates, Lives, Roots),
+            *(Updates, Lives, Roots, Masks, Reach),
         )
         self._watchers: list[Watcher] = [gradients]
         self._watchers += [each(self._training, gradients) for each in (Copies, Still)]

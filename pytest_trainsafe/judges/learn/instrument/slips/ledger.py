@@ -33,8 +33,10 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
 )
 from pytest_trainsafe.judges.learn.instrument.slips.objects.settings import Settings
 from pytest_trainsafe.judges.learn.instrument.slips.objects.starts import Starts
+from pytest_trainsafe.judges.learn.instrument.slips.parts import Parts
 from pytest_trainsafe.judges.learn.instrument.slips.recompute import Recompute
 from pytest_trainsafe.judges.learn.instrument.slips.replicas import Replicas
+from pytest_trainsafe.judges.learn.instrument.slips.resumed import Resumed
 from pytest_trainsafe.judges.learn.instrument.slips.schedules import Schedules
 from pytest_trainsafe.judges.learn.instrument.slips.steps.lives import Lives
 from pytest_trainsafe.judges.learn.instrument.slips.steps.roots import Roots
@@ -67,7 +69,7 @@ class Ledger:
         others: tuple[type[Watcher], ...] = (
             *(Losses, Models, Schedules, Data, Loading, Recompute, Replicas, Weights),
             *(Criteria, Tokens, Stored, Penalties, Starts, Settings),
-            *(Updates, Lives, Roots, Masks, Reach),
+            *(Updates, Lives, Roots, Masks, Reach, Parts, Resumed),
         )
         self._watchers: list[Watcher] = [gradients]
         self._watchers += [each(self._training, gradients) for each in (Copies, Still)]

@@ -21,8 +21,11 @@ from pytest_trainsafe.judges.learn.events.setup_text import SETUP
 #: The object and the attribute under which slips are recorded.
 TRAINING, SLIP = "training", "slip"
 
+#: The attribute of the same object that describes the graph of a loss.
+GRAPH = "graph"
+
 #: Attributes that are texts about the training and no values of it.
-TEXTS = (SETUP, SLIP)
+TEXTS = (SETUP, SLIP, GRAPH)
 
 
 #: Every slip that may be reported, by name.
@@ -42,6 +45,11 @@ def slip_change(text: str, meta: Mapping[str, Plain], by: Call | None = None) ->
     before = Value("str", "") if text else None
     value = Value("str", text)
     return Change(TRAINING, TRAINING, SLIP, value, meta, before, by, changed=bool(text))
+
+
+def graph_change(text: str, meta: Mapping[str, Plain], by: Call | None) -> Change:
+    """The change that describes the graph of a loss, whose backward is the call `by`."""
+    return Change(TRAINING, TRAINING, GRAPH, Value("str", text), meta, Value("str", ""), by)
 
 
 def slip_in(text: object) -> str:

@@ -12,7 +12,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pytest_trainsafe.judges.learn.events.events import TensorFacts
+from pytest_trainsafe.judges.learn.events.slips import GRAPH, SLIP, TRAINING
+from pytest_trainsafe.judges.learn.instrument.facts import Objects
 from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Target
+from pytest_trainsafe.judges.learn.instrument.patching.selection import Wanted
 from pytest_trainsafe.judges.learn.instrument.slips.copies import Copies
 from pytest_trainsafe.judges.learn.instrument.slips.data import Data
 from pytest_trainsafe.judges.learn.instrument.slips.gradients import Gradients
@@ -43,6 +46,7 @@ from pytest_trainsafe.judges.learn.instrument.slips.steps.roots import Roots
 from pytest_trainsafe.judges.learn.instrument.slips.steps.still import Still
 from pytest_trainsafe.judges.learn.instrument.slips.steps.updates import Updates
 from pytest_trainsafe.judges.learn.instrument.slips.weights import Weights
+from pytest_trainsafe.judges.learn.instrument.state.variables import Variables
 
 #: What a watcher's own question to a damaged or unusual object may raise.
 _UNREADABLE = (RuntimeError, TypeError, AttributeError, LookupError, ValueError)
@@ -52,7 +56,7 @@ class Ledger:
     """Watches the calls of a process.
 
     `tell` is called with the name of each slip, and with what happened, at most once in a round for
-    each slip.  `models`, `digest` and `weights` are those of `moments.Training`.
+    each slip.  `models`, `digest`, `weights` and `graph` are those of `moments.Training`.
     """
 
     def __init__(
@@ -61,9 +65,10 @@ class Ledger:
         models: Callable[[], Iterator[tuple[str, nn.Module]]],
         digest: Callable[[torch.Tensor, bool], int],
         weights: Callable[[], Iterator[tuple[str, torch.Tensor, TensorFacts]]],
+        graph: Callable[[str], None] | None = None,
     ) -> None:
         self._tell = tell
-        self._training = Training(self._slip, models, digest, weights)
+        self._training = Training(self._slip, models, digest, weights, graph)
         self._told: dict[str, int] = {}
         gradients = Gradients(self._training)
         others: tuple[type[Watcher], ...] = (
@@ -130,6 +135,26 @@ class Ledger:
         if self._told.get(name) != self._training.rounds:
             self._told[name] = self._training.rounds
             self._tell(name, detail)
+
+
+def watched(
+    wanted: Wanted,
+    slip: Callable[[str, str], None],
+    graph: Callable[[str], None],
+    variables: Variables,
+    objects: Objects,
+) -> Ledger | None:
+    """The Ledger of an observation; None if neither slips nor graphs are to be recorded."""
+    draws = wanted.takes(TRAINING, TRAINING, GRAPH)
+    if not draws and not wanted.takes(TRAINING, TRAINING, SLIP):
+        return None
+    return Ledger(
+        slip,
+        variables.models,
+        lambda each, exact: objects.tensor(each, exact)[0].digest,
+        variables.weights,
+        graph if draws else None,
+    )
 
 
 def _ask(watchers: Sequence[Callable[[Moment], None]], moment: Moment) -> None:

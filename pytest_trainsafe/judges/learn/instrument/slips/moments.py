@@ -145,13 +145,15 @@ class Training:
     `rounds` counts the steps of optimizers; `optimizers` are those that were seen.  `models` yields
     the followed models, with their names.  `digest` is a hash of a tensor's content, which is read
     again if the second argument is true.  `weights` yields each parameter whose content is
-    recorded, with its name and its facts.
+    recorded, with its name and its facts.  `graph` records the description of a loss's graph; it is
+    None if nobody asks for that.
     """
 
     slip: Callable[[str, str], None]
     models: Callable[[], Iterator[tuple[str, nn.Module]]]
     digest: Callable[[torch.Tensor, bool], int]
     weights: Callable[[], Iterator[tuple[str, torch.Tensor, TensorFacts]]]
+    graph: Callable[[str], None] | None = None
     rounds: int = 0
     optimizers: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
 

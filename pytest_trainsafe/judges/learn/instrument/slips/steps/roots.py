@@ -14,7 +14,7 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     Watcher,
     parameters_of,
 )
-from pytest_trainsafe.judges.learn.instrument.slips.steps.graph import within
+from pytest_trainsafe.judges.learn.instrument.slips.steps.graph import described, within
 
 #: Losses are followed in so many rounds, and at most so many of them.
 _ROUNDS, _MANY = 3, 64
@@ -30,6 +30,8 @@ class Roots(Watcher):
         self._roots: list[weakref.ref[torch.Tensor]] = []
         #: The names of the losses since the last step that no backward has used, by their nodes.
         self._waiting: dict[Any, str] = {}
+        #: The rounds in which the graph of a loss was described.
+        self._drawn: set[int] = set()
 
     def entered(self, moment: Moment) -> None:
         if moment.kind == "step" and moment.outermost:
@@ -46,6 +48,8 @@ class Roots(Watcher):
         self._waiting = {} if used is None else self._waiting
         for node in used or ():
             del self._waiting[node]
+        if self.training.rounds not in self._drawn and self.training.rounds < _ROUNDS:
+            self._draw(total)
         if moment.argument(0, "gradient") is not None or moment.argument(3, "inputs") is not None:
             return
         if total.grad_fn is None:
@@ -69,6 +73,13 @@ class Roots(Watcher):
         node = result.grad_fn if isinstance(result, torch.Tensor) else None
         if node is not None and self.training.rounds < _ROUNDS and len(self._waiting) < _MANY:
             self._waiting[node] = moment.api.rpartition(".")[2]
+
+    def _draw(self, total: torch.Tensor) -> None:
+        """Describe the first graph of a round, if it is asked for."""
+        text = described(total) if self.training.graph is not None and total.grad_fn else ""
+        if text and self.training.graph is not None:
+            self._drawn.add(self.training.rounds)
+            self.training.graph(text)
 
     def _unused(self) -> None:
         waiting, self._waiting = self._waiting, {}

@@ -138,7 +138,8 @@ def test_a_folded_rule_that_is_wrongly_edited_is_refused(
     support = (Support("mlp", (("", 12),)),)
     rule = Invariant(hypothesis("slip", slip="clipped-nothing"), support=support)
     text = pack_text(Pack("own", (rule,), {"mlp": {}}), relations)
-    assert text.count("\n[") == 1 and text.endswith("}}\n")
+    assert text.count("\n[") == 1
+    assert text.endswith("}}\n")
     assert parse_pack(text, "own.pack", relations).invariants == (rule,)
     assert old in text
     with pytest.raises(PackError, match=re.escape(message)):

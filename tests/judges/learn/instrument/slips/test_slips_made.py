@@ -18,14 +18,14 @@ class Block(nn.Module):
         self.kind = kind
         self.first = nn.Linear(4, 4)
         norm = nn.BatchNorm1d(4) if kind.startswith("norm") else nn.Identity()
+        if isinstance(norm, nn.BatchNorm1d) and kind == "norm, still":
+            norm.momentum = 0.0
         self.part = nn.Sequential(nn.Linear(4, 4), norm, nn.Tanh())
         self.wide = nn.Linear(4, 64)
         self.head = nn.Linear(64, 2)
         self.extra: nn.Module | None = None
         if kind != "norm":
             self.first.requires_grad_(False)
-        if kind == "norm, still":
-            self.part[1].momentum = 0.0
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)

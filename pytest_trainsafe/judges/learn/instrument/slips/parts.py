@@ -38,7 +38,7 @@ class Parts(Watcher):
             if moment.outermost:
                 graded = torch.is_grad_enabled() and moment.thing.training
                 moment.given["graded"] = graded
-                moment.given["before"] = _ids(moment.thing) if graded else None
+                moment.given["before"] = _names(moment.thing) if graded else None
             self._runs(moment)
         elif moment.outermost and self.training.rounds == _ROUNDS - 1:
             self._judge()
@@ -86,15 +86,19 @@ class Parts(Watcher):
                     )
                     return
 
-    def _made(self, model: nn.Module, before: set[int]) -> None:
-        """Whether the forward has made parameters, and optimizers that are there lack them."""
+    def _made(self, model: nn.Module, before: set[str]) -> None:
+        """Whether the forward has made parameters, and optimizers that are there lack them.
+
+        A wrapper may replace a parameter while the model runs, under the same name.
+        """
         held = self.training.held()
+        own = dict(model.named_parameters())
         made = [
             path
-            for path, each in model.named_parameters()
-            if id(each) not in before and each.requires_grad and id(each) not in held
+            for path, each in own.items()
+            if path not in before and each.requires_grad and id(each) not in held
         ]
-        if made and held & before:
+        if made and any(id(each) in held for each in own.values()):
             self.training.slip(
                 "made-after-optimizer", f"{made[0]} of {type(model).__name__} is made by a forward"
             )
@@ -104,5 +108,5 @@ def _own(module: nn.Module) -> Iterable[nn.Parameter | None]:
     return own_parameters(module).values()
 
 
-def _ids(model: nn.Module) -> set[int]:
-    return {id(each) for each in model.parameters()}
+def _names(model: nn.Module) -> set[str]:
+    return {name for name, _ in model.named_parameters()}

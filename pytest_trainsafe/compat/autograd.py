@@ -10,6 +10,11 @@ inside a transform (vmap, grad, jvp...) are taken for plain ones, whose values c
 
 Needs `_input_metadata` of a node.  Without it, shapes inside the graph of a loss are not known.
 
+Needs `_saved_dim` of the node of a softmax.  Without it, its dimension is not known.
+
+Needs `_saved_self` and `_saved_other` of the node of a product.  Without them, products of a
+constant in a loss are not looked at.
+
 Needs `_forward_cls` of a node that a function in Python makes.  Without it, reports name no such
 functions.
 
@@ -27,6 +32,7 @@ import torch
 from pytest_trainsafe.compat.private import Capability
 
 NODES = Capability("forwards that a backward runs again are not told from others")
+DIMENSIONS = Capability("the dimension of a softmax before a loss is not looked at")
 SHAPES = Capability("shapes inside the graph of a loss are not looked at")
 TRANSFORMS = Capability("tensors inside the transforms of torch.func are not told from others")
 
@@ -59,6 +65,27 @@ def shape_made(node: Any, output: int) -> tuple[int, ...] | None:
         SHAPES.lacks(f"{type(node).__name__}._input_metadata")
         return None
     return tuple(made[output].shape) if output < len(made) else None
+
+
+def softmax_dimension(node: Any) -> int | None:
+    """The dimension of the softmax that a node differentiates; None if it is not known."""
+    saved: int | None = getattr(node, "_saved_dim", None)
+    if saved is None:
+        DIMENSIONS.lacks(f"{type(node).__name__}._saved_dim")
+        return None
+    return saved - 2**64 if saved >= 2**63 else saved  # torch gives it without a sign
+
+
+def constant_factor(node: Any) -> torch.Tensor | None:
+    """The tensor that a product of one tensor with a gradient is multiplied with; None if unknown.
+
+    Of the two factors, a node keeps the one that the other's gradient needs.
+    """
+    for name in ("_saved_other", "_saved_self"):
+        saved = getattr(node, name, None)
+        if isinstance(saved, torch.Tensor) and not saved.requires_grad:
+            return saved
+    return None
 
 
 def running_node() -> int | None:

@@ -29,6 +29,7 @@ BUILT_IN = (
     f"{_FOLDER}.conduct.mode:Mode",
     f"{_FOLDER}.conduct.context:Context",
     f"{_FOLDER}.conduct.slip:Slip",
+    f"{_FOLDER}.conduct.graph:Graph",
 )
 
 #: The attributes that a relation must have.

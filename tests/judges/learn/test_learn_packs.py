@@ -122,10 +122,34 @@ def test_a_claim_edited_together_with_its_sentence_is_refused(relations: Relatio
         parse_pack(text, "own.pack", relations)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("clipping finds", "clipping loses", "`says` does not match `claim`"),
+        ('"when"', '"then"', "the keys are says, when, claim"),
+        ('"says": "clipping finds gradients"', '"says": 1', "must be a text in quotes"),
+        (', "within": {}', "", "has no within"),
+        ("{}, ", "{, ", "must be JSON"),
+    ],
+)
+def test_a_folded_rule_that_is_wrongly_edited_is_refused(
+    old: str, new: str, message: str, relations: Relations
+) -> None:
+    support = (Support("mlp", (("", 12),)),)
+    rule = Invariant(hypothesis("slip", slip="clipped-nothing"), support=support)
+    text = pack_text(Pack("own", (rule,), {"mlp": {}}), relations)
+    assert text.count("\n[") == 1
+    assert text.endswith("}}\n")
+    assert parse_pack(text, "own.pack", relations).invariants == (rule,)
+    assert old in text
+    with pytest.raises(PackError, match=re.escape(message)):
+        parse_pack(text.replace(old, new, 1), "own.pack", relations)
+
+
 def test_an_invariant_that_is_listed_twice_is_refused(relations: Relations) -> None:
     text = pack_text(small(), relations)
     copy = text[text.index("[sequence-") :]
-    with pytest.raises(PackError, match=r"line 36: sequence-\w+ appears twice"):
+    with pytest.raises(PackError, match=r"line 28: sequence-\w+ appears twice"):
         parse_pack(text + "\n" + copy, "own.pack", relations)
 
 

@@ -16,7 +16,7 @@ from pytest_trainsafe.compat.compiler import compiles, skipped
 from pytest_trainsafe.compat.modules import own_buffers
 from pytest_trainsafe.core.code_files import project_line
 from pytest_trainsafe.judges.learn.events.events import Call, Change, Listener, Plain, Value
-from pytest_trainsafe.judges.learn.events.slips import SLIP, TRAINING, slip_change, slip_text
+from pytest_trainsafe.judges.learn.events.slips import graph_change, slip_change, slip_text
 from pytest_trainsafe.judges.learn.instrument.binding import Binder
 from pytest_trainsafe.judges.learn.instrument.describe import Describer, cut
 from pytest_trainsafe.judges.learn.instrument.facts import Objects
@@ -31,7 +31,7 @@ from pytest_trainsafe.judges.learn.instrument.modes import Modes
 from pytest_trainsafe.judges.learn.instrument.names import error_name, method_api
 from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Role, Target
 from pytest_trainsafe.judges.learn.instrument.patching.selection import Contents, Selection, Wanted
-from pytest_trainsafe.judges.learn.instrument.slips.ledger import Ledger
+from pytest_trainsafe.judges.learn.instrument.slips.ledger import Ledger, watched
 from pytest_trainsafe.judges.learn.instrument.slips.moments import wraps
 from pytest_trainsafe.judges.learn.instrument.state.slots import Slot
 from pytest_trainsafe.judges.learn.instrument.state.variables import Variables
@@ -106,14 +106,7 @@ class Observer:
         self.variables = Variables(objects, self.describer, wanted)
         #: The line of the project at which each slip was first noticed, by the slip's text.
         self.places: dict[str, str] = {}
-        self._slips: Ledger | None = None
-        if wanted.takes(TRAINING, TRAINING, SLIP):
-            self._slips = Ledger(
-                self._slip,
-                self.variables.models,
-                lambda each, exact: objects.tensor(each, exact)[0].digest,
-                self.variables.weights,
-            )
+        self._slips = watched(wanted, self._slip, self._graph, self.variables, objects)
         #: The ids of the modules whose calls were seen.  Others may run only in compiled code.
         self.called: set[int] = set()
         self._modes = Modes()
@@ -359,6 +352,12 @@ class Observer:
             if text not in self.places:
                 self.places[text] = project_line()
             self._tell(self._changed, slip_change(text, self._meta_now(), by))
+
+    def _graph(self, text: str) -> None:
+        """Report the graph of a loss, whose backward the innermost recorded call is."""
+        if self.steps.recording:
+            by = self._thread.innermost()
+            self._tell(self._changed, graph_change(cut(text), self._meta_now(), by))
 
     def end(self) -> None:
         """The observation ends: report what is known only now."""

@@ -1,12 +1,13 @@
 """A pack of invariants, and its text.
 
-The text is written for review.  Each invariant takes a few lines in a fixed order, one of them a
-plain sentence.  A change of one invariant therefore changes few lines.
+The text is written for review.  An invariant that a reviewer should read takes a few lines in a
+fixed order, one of them a plain sentence.  The others are folded: each takes one line, without an
+example.  A change of one invariant therefore changes few lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,13 +22,17 @@ from pytest_trainsafe.judges.learn.wording import in_words
 
 #: The version of the format.  `read` refuses packs of another version.
 SCHEMA = 2
+#: What an invariant has in words, and as data.
+WORDS, FORMAL = ("says", "when"), ("claim", "precondition", "within", "seen")
+#: The longest line that an invariant is folded into.
+LONGEST = 20_000
 #: The ending of a pack's file name.
 SUFFIX = ".pack"
 
 _HEAD = """\
 # Invariants that pytest-trainsafe learned from healthy runs of the programs below.
 # `says` and `when` are what a reviewer reads; they follow from `claim` and `precondition`.
-# `example` is a record that keeps the rule.
+# `example` is a record that keeps the rule.  Rules that say less take one line each, below.
 # An invariant is judged only `within` the contexts that it was seen in.
 # To withdraw an invariant, delete its lines.
 """
@@ -58,8 +63,11 @@ def pack_text(pack: Pack, relations: Mapping[str, Relation]) -> str:
         lines.append(f"program {_json(program)} = {_json(versions)}")
     for part in parts_of(pack.invariants, relations):
         lines += ["", "", *(f"# {line}" for line in part.heading)]
+        lines += [""] * part.folded
         for invariant in part.invariants:
-            lines += ["", *invariant_lines(invariant, relations[invariant.claim.relation])]
+            shown = invariant_lines(invariant, relations[invariant.claim.relation])
+            folded = folded_line(shown) if part.folded else ""
+            lines += [folded] if 0 < len(folded) < LONGEST else ["", *shown]
     return "\n".join(lines) + "\n"
 
 
@@ -85,6 +93,16 @@ def invariant_lines(invariant: Invariant, relation: Relation) -> list[str]:
         f"within = {_json(fields.within)}",
         f"seen = {_json(fields.seen)}",
     ]
+
+
+def folded_line(lines: Sequence[str]) -> str:
+    """The lines of an invariant as one line, without what is for readers only."""
+    section, *rest = lines
+    pairs = [line.partition(" = ") for line in rest]
+    values = {key: value for key, _, value in pairs if key in (*WORDS, *FORMAL)}
+    parts = [f'"{key}": {_json(values[key])}' for key in WORDS]
+    parts += [f'"{key}": {values[key]}' for key in FORMAL]
+    return f"{section} {{{', '.join(parts)}}}"
 
 
 def one_line(text: str) -> str:

@@ -21,10 +21,14 @@ _KNOWN = "slip"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some invariants of a pack, and the lines above them."""
+    """Some invariants of a pack, and the lines above them.
+
+    If it is `folded`, each of them takes one line.
+    """
 
     heading: tuple[str, ...]
     invariants: Sequence[Invariant]
+    folded: bool = False
 
 
 def parts_of(invariants: Sequence[Invariant], relations: Mapping[str, Relation]) -> Iterator[Part]:
@@ -46,25 +50,27 @@ def parts_of(invariants: Sequence[Invariant], relations: Mapping[str, Relation])
     yield from _part(setup, "Who trains what: {}. Does each line say what you want?")
     yield from _part(read, "What would be noticed if it broke: {}. Is each a rule of training?")
     yield from _part(
-        known, "Slips that did not happen: {}. Most programs keep these; is one of the slips meant?"
+        known,
+        "Slips that did not happen: {}. Most programs keep these; is one of the slips meant?",
+        folded=True,
     )
-    yield from _part([*more, *rest], "Further rules, which say less: {}.", counted=True)
+    yield from _part([*more, *rest], "Further rules, which say less: {}.", folded=True)
     yield from _part(
         habits,
         "Habits, checked only on the programs that they were learned from: {}.",
-        counted=True,
+        folded=True,
     )
 
 
-def _part(invariants: Sequence[Invariant], heading: str, counted: bool = False) -> Iterator[Part]:
+def _part(invariants: Sequence[Invariant], heading: str, folded: bool = False) -> Iterator[Part]:
     if not invariants:
         return
     count = len(invariants)
     lines = [heading.format(f"{count} rule{'s' * (count != 1)}")]
-    if counted:
-        of = Counter(each.claim.relation for each in invariants)
+    of = Counter(each.claim.relation for each in invariants)
+    if folded and len(of) > 1:
         lines.append("They are: " + ", ".join(f"{of[name]} {name}" for name in sorted(of)) + ".")
-    yield Part(tuple(lines), sorted(invariants, key=lambda each: each.claim.order))
+    yield Part(tuple(lines), sorted(invariants, key=lambda each: each.claim.order), folded)
 
 
 def _telling(invariant: Invariant, relations: Mapping[str, Relation]) -> tuple[object, ...]:

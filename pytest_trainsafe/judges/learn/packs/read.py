@@ -15,14 +15,21 @@ from pytest_trainsafe.core.usage import excerpt, listing, nearest, shown
 from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.judges.learn.fields import FieldError, InvariantFields, Seen
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, Invariant
-from pytest_trainsafe.judges.learn.packs.pack import SCHEMA, Pack, invariant_lines, one_line
+from pytest_trainsafe.judges.learn.packs.pack import (
+    FORMAL,
+    SCHEMA,
+    WORDS,
+    Pack,
+    invariant_lines,
+    one_line,
+)
 from pytest_trainsafe.judges.learn.relation import Relation
 
 MAX_BYTES, MAX_LINE, MAX_INVARIANTS = 64 * 2**20, 50_000, 100_000
 
-_SECTION = re.compile(r"\[([A-Za-z_]\w*-[0-9a-f]{10})\]")
+_SECTION = re.compile(r"\[([A-Za-z_]\w*-[0-9a-f]{10})\](?: (\{.*\}))?")
 _HEADER = re.compile(r'(schema|name|program ("(?:[^"\\]|\\.)*")) = (.*)')
-_KEYS = ("says", "when", "claim", "precondition", "within", "seen")
+_KEYS = (*WORDS, *FORMAL)
 #: What an invariant may have besides; its text is for readers only.
 _EXAMPLE = "example"
 _PLAIN = bool | int | float | str | None
@@ -145,6 +152,22 @@ class _Reader:
             )
         self._id, self._start = found[1], self._line
         self._values, self._lines = {}, {}
+        if found[2] is not None:
+            self._unfold(found[2])
+
+    def _unfold(self, text: str) -> None:
+        """Read an invariant whose lines are folded into one."""
+        parts = self._json(text, dict[str, msgspec.Raw], 'JSON, as in {"says": "...", ...}')
+        for key in parts:
+            if key not in _KEYS:
+                raise self._error(
+                    f"found the key {shown(key)}; the keys are {', '.join(_KEYS)}"
+                    f"{nearest(key, _KEYS)}"
+                )
+        for key, raw in parts.items():
+            value = bytes(raw).decode()
+            known: str = self._json(value, str, "a text in quotes") if key in WORDS else value
+            self._values[key], self._lines[key] = known, self._line
 
     def _value(self, line: str) -> None:
         key, equals, value = line.partition(" = ")

@@ -15,5 +15,5 @@ output      a result has a property by itself, or compared with an argument
 periodic    a variable changes at least once in every N steps, or never
 numeric     a counter does not fall, a counter goes up by one, a norm is bounded, or all elements
             of a tensor are finite
-conduct     how a loop uses torch, in roles: modes, autocast, slips
+conduct     how a loop uses torch, in roles: modes, autocast, slips, graphs
 """

@@ -28,6 +28,9 @@ from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 _LONGEST = 8
 _LEAST = 0.05
 _RATE = "optimizer.param_groups", "lr"
+#: What an optimizer keeps of gradients.  While that is zero, there is nothing that could change: no
+#: gradient has come yet, as to an expert that no example has chosen.
+_STATE = "optimizer.state"
 #: What a scheduler counts of the losses that it is given: when they fall says nothing of the loop.
 _OF_LOSSES = {("scheduler", name) for name in ("best", "num_bad_epochs", "cooldown_counter")}
 
@@ -167,6 +170,8 @@ class _Checker(Checker):
         for key, seen in self._now.items():
             quiet = 0 if seen.changed else self._quiet.get(key, 0) + 1
             self._quiet[key] = quiet
+            if variable_of(seen.last)[0] == _STATE and is_empty(seen.last.after):
+                continue
             for watch in self._watches[variable_of(seen.last)]:
                 self._judge(watch, seen.last, quiet)
         self._now, self._graded, self._zero_rate = {}, set(), False
@@ -212,8 +217,12 @@ def _moments(
             _features(plain.features[int(plain.codes[at])], bool(has[at]), bool(rate[at]))
             for at in first
         ]
-        records = Records(rows, codes, features, of_calls=False)
-        yield name, records, _quiet(objects, changed)
+        quiet = _quiet(objects, changed)
+        if name[0] == _STATE:
+            begun = ~frame.empty(changes["after"][rows])
+            rows, codes, quiet = rows[begun], codes[begun], quiet[begun]
+        if len(rows):
+            yield name, Records(rows, codes, features, of_calls=False), quiet
 
 
 def _quiet(objects: Ints, changed: Bools) -> Ints:

@@ -86,14 +86,14 @@ _DRAWS, _LOSES = Role("dropout", judged=True), Role("loss", judged=True)
 _INITIALISES = Role("init", judged=True)
 _REPLICATES = Role("replicated", compares=True)
 _COMMUNICATES = Role("collective", compares=True, judged=True)
-_SAVES_MODEL = Role(phase="save", judged=True)
+_SAVES_STATE = Role(phase="save", judged=True)
 
 _OPTIMIZER = {
     "__init__": Role("made", "init", compares=True, always=True),
     "step": Role("step", "optimizer", True, frozenset({"data", "state"}), always=True),
     "zero_grad": Role("used", "optimizer", compares=True),
     "add_param_group": CHANGES,
-    "state_dict": _SAVES,
+    "state_dict": _SAVES_STATE,
     "load_state_dict": _LOADS,
 }
 _SCHEDULER = {
@@ -115,7 +115,7 @@ _MODULE = {
     "__call__": Role("module", always=True),
     **dict.fromkeys(("train", "eval", "requires_grad_", "zero_grad", "to", "apply"), CHANGES),
     **dict.fromkeys(("half", "float", "double", "bfloat16", "cuda", "cpu"), CHANGES),
-    "state_dict": _SAVES_MODEL,
+    "state_dict": _SAVES_STATE,
     "load_state_dict": _LOADS,
 }
 _LOADER = {
@@ -141,7 +141,9 @@ _FUNCTIONS = {
     "torch.load": Role(phase="load", judged=True),
     "torch.randperm": Role("permuted", judged=True),
     "torch.utils.checkpoint.checkpoint": Role("checkpoint", always=True),
-    **dict.fromkeys(("torch.manual_seed", "torch.set_rng_state"), Role(judged=True)),
+    **dict.fromkeys(
+        ("torch.manual_seed", "torch.set_rng_state", "torch.get_rng_state"), Role(judged=True)
+    ),
     **dict.fromkeys(
         (
             *("torch.seed", "random.seed"),
@@ -168,6 +170,7 @@ _FUNCTIONALS = {
                 "ctc_loss",
                 "kl_div",
                 "binary_cross_entropy_with_logits",
+                "binary_cross_entropy",
             ),
             *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "margin_ranking_loss"),
             *("cosine_embedding_loss", "hinge_embedding_loss", "soft_margin_loss"),

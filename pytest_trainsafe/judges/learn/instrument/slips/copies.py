@@ -39,12 +39,18 @@ class Copies(Watcher):
         self._gradients = gradients
         self._starts: WeakKeyDictionary[nn.Module, _Start] = WeakKeyDictionary()
         self._ran: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        #: The round in which each average was updated last.
+        self._averaged: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 
     def entered(self, moment: Moment) -> None:
         if moment.kind == "average":
             model = moment.argument(0, "model")
             if isinstance(model, nn.Module) and self._gradients.fresh_for(model):
                 self.training.slip("averaged-before-step", "gradients wait for the step")
+            before = self._averaged.get(moment.thing)
+            self._averaged[moment.thing] = self.training.rounds
+            if before is not None and before == self.training.rounds:
+                self.training.slip("averaged-again", "no step came between two updates")
         elif moment.outermost and not in_backward():
             self._runs(moment.thing)
 

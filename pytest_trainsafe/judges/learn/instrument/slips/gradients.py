@@ -23,6 +23,12 @@ _GREW = 1.5
 #: The least share of an optimizer's weights that no loss reaches which counts as a part of a model.
 _PART = 0.2
 
+#: A first window is shorter if it is followed by so many that are as long as each other.
+_NEXT = 3
+
+#: An optimizer has no gradients for good if it has stepped so often without.
+_EMPTY = 4
+
 #: An incomplete window is dropped on purpose, and a step is left out, but not so many in a row.
 _DROPPED = 2
 
@@ -37,7 +43,9 @@ class _State:
     `count` is how many backwards added to them since they were clear, and `counts` how many they
     were at each step.  `backwards` is how many there had been in all at the last step.  `fresh`
     says that no step has used all of them, `used` that a step has used some of them.  `clipped` has
-    the mark of each gradient that was clipped.
+    the mark of each gradient that was clipped.  `reached` has the parameters that a backward has
+    added to, and `touched` those since the last step.  `losses` says of the losses since then
+    whether they were scaled.
     """
 
     count: int = 0
@@ -45,9 +53,12 @@ class _State:
     fresh: bool = False
     used: bool = False
     scaled: bool = False
+    losses: set[bool] = field(default_factory=set)
+    empty: int = 0
     clips: bool = False
     clipped: dict[int, _Mark] = field(default_factory=dict)
     reached: set[int] = field(default_factory=set)
+    touched: set[int] = field(default_factory=set)
     steps: int = 0
     dropped: int = 0
     backwards: int = 0
@@ -79,6 +90,10 @@ class Gradients(Watcher):
             for optimizer, state in self._of.items()
         )
 
+    def touched(self, optimizer: Optimizer) -> set[int]:
+        """The ids of the parameters to whose gradients a backward has added since the last step."""
+        return self._state(optimizer).touched
+
     def entered(self, moment: Moment) -> None:
         if moment.kind == "backward" and moment.outermost:
             self._backwards += 1
@@ -88,6 +103,7 @@ class Gradients(Watcher):
                 marks = _marks(optimizer)
                 if not marks or _all_zero(optimizer):
                     state.count, state.used, state.fresh, state.clipped = 0, False, False, {}
+                    state.losses.clear()
                 moment.given["marks"][id(optimizer)] = marks
         elif moment.kind == "clip" and moment.outermost:
             moment.given["marks"] = {
@@ -126,6 +142,8 @@ class Gradients(Watcher):
             state.fresh, state.used, state.scaled = False, True, False
             state.dropped = 0
             state.steps += 1
+            state.touched.clear()
+            state.losses.clear()
 
     def _state(self, optimizer: Optimizer) -> _State:
         return self._of.setdefault(optimizer, _State())
@@ -152,7 +170,10 @@ class Gradients(Watcher):
                 state.clipped = {}
             state.count += 1
             state.fresh, state.scaled = True, self._scaled
-            state.reached.update(key for key, mark in now.items() if old.get(key) != mark)
+            state.losses.add(self._scaled)
+            new = [key for key, mark in now.items() if old.get(key) != mark]
+            state.reached.update(new)
+            state.touched.update(new)
         self._scaled = False
 
     def _clipped(self, before: dict[int, dict[int, _Mark]], norm: object) -> None:
@@ -201,6 +222,9 @@ class Gradients(Watcher):
                 self.training.slip(
                     "stepped-without", "a backward came before it, and no parameter has a gradient"
                 )
+            state.empty += trains
+            if backwards and state.empty == _EMPTY and not state.reached:
+                self._ungraded(optimizer)
             return
         if state.scaled and not moment.inside("scaler_step"):
             self.training.slip("stepped-scaled", "the gradients are those of a scaled loss")
@@ -219,9 +243,23 @@ class Gradients(Watcher):
             )
         if not state.used and state.count:
             state.counts.append(state.count)
+            first, next_ones = state.counts[0], set(state.counts[1:])
+            if len(state.counts) == 1 + _NEXT and len(next_ones) == 1 and first < min(next_ones):
+                self.training.slip(
+                    "window-short", f"{first} backward first, and {min(next_ones)} from then on"
+                )
+        if len(state.losses) > 1:
+            self.training.slip("partly-scaled", "one loss is scaled, and another is not")
         if state.steps == 1:
             self._reached(optimizer, state)
         self._thaws()
+
+    def _ungraded(self, optimizer: Optimizer) -> None:
+        """Whether no parameter has ever had a gradient, of one of several optimizers."""
+        if len(self.training.optimizers) > 1:
+            self.training.slip(
+                "never-graded", f"{type(optimizer).__name__} has stepped {_EMPTY} times without"
+            )
 
     def _thaws(self) -> None:
         """Whether parameters that were unfrozen since the last step get gradients in vain."""

@@ -12,12 +12,17 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pytest_trainsafe.judges.learn.events.events import TensorFacts
+from pytest_trainsafe.judges.learn.events.slips import GRAPH, SLIP, TRAINING
+from pytest_trainsafe.judges.learn.instrument.facts import Objects
 from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Target
+from pytest_trainsafe.judges.learn.instrument.patching.selection import Wanted
 from pytest_trainsafe.judges.learn.instrument.slips.copies import Copies
 from pytest_trainsafe.judges.learn.instrument.slips.data import Data
 from pytest_trainsafe.judges.learn.instrument.slips.gradients import Gradients
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.criteria import Criteria
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.masks import Masks
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.penalties import Penalties
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.reach import Reach
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.stored import Stored
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.tokens import Tokens
 from pytest_trainsafe.judges.learn.instrument.slips.loading import Loading
@@ -31,10 +36,17 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
 )
 from pytest_trainsafe.judges.learn.instrument.slips.objects.settings import Settings
 from pytest_trainsafe.judges.learn.instrument.slips.objects.starts import Starts
+from pytest_trainsafe.judges.learn.instrument.slips.parts import Parts
 from pytest_trainsafe.judges.learn.instrument.slips.recompute import Recompute
 from pytest_trainsafe.judges.learn.instrument.slips.replicas import Replicas
+from pytest_trainsafe.judges.learn.instrument.slips.resumed import Resumed
 from pytest_trainsafe.judges.learn.instrument.slips.schedules import Schedules
+from pytest_trainsafe.judges.learn.instrument.slips.steps.lives import Lives
+from pytest_trainsafe.judges.learn.instrument.slips.steps.roots import Roots
+from pytest_trainsafe.judges.learn.instrument.slips.steps.still import Still
+from pytest_trainsafe.judges.learn.instrument.slips.steps.updates import Updates
 from pytest_trainsafe.judges.learn.instrument.slips.weights import Weights
+from pytest_trainsafe.judges.learn.instrument.state.variables import Variables
 
 #: What a watcher's own question to a damaged or unusual object may raise.
 _UNREADABLE = (RuntimeError, TypeError, AttributeError, LookupError, ValueError)
@@ -44,7 +56,7 @@ class Ledger:
     """Watches the calls of a process.
 
     `tell` is called with the name of each slip, and with what happened, at most once in a round for
-    each slip.  `models`, `digest` and `weights` are those of `moments.Training`.
+    each slip.  `models`, `digest`, `weights` and `graph` are those of `moments.Training`.
     """
 
     def __init__(
@@ -53,16 +65,19 @@ class Ledger:
         models: Callable[[], Iterator[tuple[str, nn.Module]]],
         digest: Callable[[torch.Tensor, bool], int],
         weights: Callable[[], Iterator[tuple[str, torch.Tensor, TensorFacts]]],
+        graph: Callable[[str], None] | None = None,
     ) -> None:
         self._tell = tell
-        self._training = Training(self._slip, models, digest, weights)
+        self._training = Training(self._slip, models, digest, weights, graph)
         self._told: dict[str, int] = {}
         gradients = Gradients(self._training)
         others: tuple[type[Watcher], ...] = (
             *(Losses, Models, Schedules, Data, Loading, Recompute, Replicas, Weights),
             *(Criteria, Tokens, Stored, Penalties, Starts, Settings),
+            *(Updates, Lives, Roots, Masks, Reach, Parts, Resumed),
         )
-        self._watchers: list[Watcher] = [gradients, Copies(self._training, gradients)]
+        self._watchers: list[Watcher] = [gradients]
+        self._watchers += [each(self._training, gradients) for each in (Copies, Still)]
         self._watchers += [each(self._training) for each in others]
         #: What is called at the begin and at the end of calls of a kind.
         self._begins: dict[str, list[Callable[[Moment], None]]] = defaultdict(list)
@@ -120,6 +135,26 @@ class Ledger:
         if self._told.get(name) != self._training.rounds:
             self._told[name] = self._training.rounds
             self._tell(name, detail)
+
+
+def watched(
+    wanted: Wanted,
+    slip: Callable[[str, str], None],
+    graph: Callable[[str], None],
+    variables: Variables,
+    objects: Objects,
+) -> Ledger | None:
+    """The Ledger of an observation; None if neither slips nor graphs are to be recorded."""
+    draws = wanted.takes(TRAINING, TRAINING, GRAPH)
+    if not draws and not wanted.takes(TRAINING, TRAINING, SLIP):
+        return None
+    return Ledger(
+        slip,
+        variables.models,
+        lambda each, exact: objects.tensor(each, exact)[0].digest,
+        variables.weights,
+        graph if draws else None,
+    )
 
 
 def _ask(watchers: Sequence[Callable[[Moment], None]], moment: Moment) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 
@@ -10,15 +11,21 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Train
 
 #: How much the numbers of labels must differ, and how exactly shares must agree, as ratios.
 _APART, _EQUAL = 1.02, 1e-3
-#: The loss that is understood.
-_OBSERVED = "torch.nn.functional.cross_entropy"
+#: The loss whose labels are counted.
+_LABELLED = "torch.nn.functional.cross_entropy"
+#: The position of the reduction of losses that are averaged over numbers.
+_OF_NUMBERS = {
+    **dict.fromkeys(("mse_loss", "l1_loss", "smooth_l1_loss"), 4),
+    "huber_loss": 2,
+    "binary_cross_entropy_with_logits": 5,
+}
 #: The most micro-batches of a step that are remembered.
 _MANY = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    """A cross entropy: its mean, its number of labels, and whether some are ignored.
+    """A loss: its mean, its number of labels, and whether some are ignored.
 
     `target` is a hash of the labels, and `runs` how many models had run by then since the last
     step.  `averaged` says that the loss is the mean.
@@ -33,13 +40,13 @@ class _Loss:
 
 
 class Losses(Watcher):
-    """Sees cross entropies, models that run, and the backwards and steps that use them."""
+    """Sees losses, models that run, and the backwards and steps that use them."""
 
     kinds = ("loss", "module", "backward", "step", "zero_grad")
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
-        #: The cross entropies since the last backward; None stands for one that is not understood.
+        #: The losses since the last backward; None stands for one that is not understood.
         self._waiting: list[_Loss | None] = []
         #: The micro-batches since the last step, each with its share: what its mean is multiplied
         #: with.  None if one of them is not understood.
@@ -62,9 +69,11 @@ class Losses(Watcher):
             self._window = []
 
     def left(self, moment: Moment) -> None:
-        used = moment.api == _OBSERVED and not moment.failed and torch.is_grad_enabled()
-        if used and len(self._waiting) < _MANY:
-            self._waiting.append(self._loss_of(moment))
+        if moment.kind != "loss" or moment.failed or not torch.is_grad_enabled():
+            return
+        at = _OF_NUMBERS.get(moment.api.rpartition(".")[2])
+        if len(self._waiting) < _MANY and (at or moment.api == _LABELLED):
+            self._waiting.append(self._number_of(moment, at) if at else self._loss_of(moment))
 
     def _uses(self, moment: Moment) -> None:
         waiting, self._waiting = self._waiting, []
@@ -104,6 +113,22 @@ class Losses(Watcher):
                 "window-summed", f"the step adds the means of {len(losses)} micro-batches"
             )
 
+    def _number_of(self, moment: Moment, at: int) -> _Loss | None:
+        """What is known of a loss of numbers; None if it is no mean, or of a constant target.
+
+        The target of a critic is 1 for some micro-batches and 0 for others, which are added.
+        """
+        target, result = moment.argument(1, "target"), moment.result
+        if moment.argument(at, "reduction", "mean") != "mean" or not _is_loss(result):
+            return None
+        if not isinstance(target, torch.Tensor) or not target.numel() or target.requires_grad:
+            return None
+        low, high = target.detach().aminmax()
+        if bool(low == high):
+            return None
+        digest = self.training.digest(target, False)
+        return _Loss(float(result.detach()), target.numel(), False, digest, self._runs, True)
+
     def _loss_of(self, moment: Moment) -> _Loss | None:
         """What is known of a call of `cross_entropy`; None if its mean is not one over labels."""
         target, result = moment.argument(1, "target"), moment.result
@@ -111,7 +136,7 @@ class Losses(Watcher):
         plain = isinstance(target, torch.Tensor) and target.dtype == torch.int64
         if not plain or weight is not None:
             return None
-        if not isinstance(result, torch.Tensor) or result.numel() != 1 or not result.requires_grad:
+        if not _is_loss(result):
             return None
         labels = int((target != moment.argument(4, "ignore_index", -100)).sum())
         if reduction not in ("mean", "sum") or not labels:
@@ -125,3 +150,7 @@ class Losses(Watcher):
             self._runs,
             averaged,
         )
+
+
+def _is_loss(result: object) -> TypeGuard[torch.Tensor]:
+    return isinstance(result, torch.Tensor) and result.numel() == 1 and result.requires_grad

@@ -77,9 +77,15 @@ class Models(Watcher):
         if torch.is_grad_enabled():
             if _MOST <= share < 1:
                 self.training.slip("dropout-most", f"{share} of the elements")
-        elif modules and not modules[-1].training and self.training.rounds:
-            name = type(modules[-1]).__name__
-            self.training.slip("dropout-in-evaluation", f"{share} in the forward of {name}")
+        elif modules and self.training.rounds:
+            # A dropout that forward makes is in training mode, whatever the model is in.
+            while len(modules) > 1 and dropout_of(modules[-1]) is not None:
+                if any(each is modules[-1] for each in modules[-2].modules()):
+                    break
+                modules.pop()
+            if not modules[-1].training:
+                name = type(modules[-1]).__name__
+                self.training.slip("dropout-in-evaluation", f"{share} in the forward of {name}")
 
     def _part(self, moment: Moment) -> None:
         """Whether a module that runs inside a model is one of its modules."""

@@ -22,6 +22,7 @@ _BY_API = {
     "torch.autograd.grad": "grad",
     "torch.manual_seed": "seed",
     "torch.set_rng_state": "restored",
+    "torch.get_rng_state": "rng_read",
     "torch.load": "file_load",
     "torch.nn.utils.clip_grad_norm_": "clip",
     "torch.nn.utils.clip_grad_value_": "clip",
@@ -31,7 +32,13 @@ _BY_API = {
 _BY_METHOD: Sequence[tuple[type, Mapping[str, str]]] = (
     (
         Optimizer,
-        {"step": "step", "zero_grad": "zero_grad", "load_state_dict": "optimizer_load"},
+        {
+            "__init__": "optimizer_made",
+            "step": "step",
+            "zero_grad": "zero_grad",
+            "state_dict": "optimizer_state",
+            "load_state_dict": "optimizer_load",
+        },
     ),
     (
         LRScheduler,
@@ -138,13 +145,15 @@ class Training:
     `rounds` counts the steps of optimizers; `optimizers` are those that were seen.  `models` yields
     the followed models, with their names.  `digest` is a hash of a tensor's content, which is read
     again if the second argument is true.  `weights` yields each parameter whose content is
-    recorded, with its name and its facts.
+    recorded, with its name and its facts.  `graph` records the description of a loss's graph; it is
+    None if nobody asks for that.
     """
 
     slip: Callable[[str, str], None]
     models: Callable[[], Iterator[tuple[str, nn.Module]]]
     digest: Callable[[torch.Tensor, bool], int]
     weights: Callable[[], Iterator[tuple[str, torch.Tensor, TensorFacts]]]
+    graph: Callable[[str], None] | None = None
     rounds: int = 0
     optimizers: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
 

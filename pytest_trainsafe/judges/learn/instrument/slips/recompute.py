@@ -8,6 +8,7 @@ import torch
 import xxhash
 from torch import nn
 
+from pytest_trainsafe.compat.modules import is_batch_norm
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 from pytest_trainsafe.record.clock import in_backward
 
@@ -28,6 +29,8 @@ class Recompute(Watcher):
     def entered(self, moment: Moment) -> None:
         if not (in_backward() or moment.inside("checkpoint")):
             return
+        if moment.kind == "module" and in_backward():
+            self._statistics(moment.thing)
         if moment.kind != "module" or any(kind == "module" for kind, _ in self._within(moment)):
             return
         if in_backward():
@@ -44,6 +47,12 @@ class Recompute(Watcher):
                     waiting.remove(state)
         else:
             moment.given["state"] = _state()
+
+    def _statistics(self, module: nn.Module) -> None:
+        """Whether a batch norm learns in a recomputation what it has learned in the forward."""
+        learns = is_batch_norm(module) and module.training and module.track_running_stats
+        if learns and module.momentum != 0:
+            self.training.slip("statistics-twice", f"a {type(module).__name__} runs once more")
 
     def left(self, moment: Moment) -> None:
         before = moment.given.get("state")

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
+from pytest_trainsafe.judges.learn.instrument.slips.steps.graph import within
 from pytest_trainsafe.record.clock import in_backward
 
-#: The most gathered tensors that are remembered.
+#: The most gathered or reduced tensors that are remembered.
 _MANY = 64
 
 
@@ -28,6 +29,8 @@ class Replicas(Watcher):
         self._last: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
         #: What tensors with gradients were gathered into since a model ran.
         self._gathered: list[Any] = []
+        #: The nodes that made tensors with gradients which were reduced since the last backward.
+        self._reduced: list[Any] = []
 
     def entered(self, moment: Moment) -> None:
         if moment.kind == "step":
@@ -36,6 +39,7 @@ class Replicas(Watcher):
         elif moment.kind == "backward":
             if moment.outermost:
                 self._cut()
+                self._passed(moment)
         elif moment.kind == "collective":
             self._communicates(moment)
         elif moment.kind == "module" and torch.is_grad_enabled() and not in_backward():
@@ -62,7 +66,10 @@ class Replicas(Watcher):
             graded = isinstance(given, torch.Tensor) and given.grad_fn is not None
             if graded and torch.is_grad_enabled() and len(self._gathered) < _MANY:
                 self._gathered.append(target)
-        elif name == "all_reduce" and any(self._last.values()):
+        elif name == "all_reduce":
+            self._reduces(moment.argument(0, "tensor"))
+            if not any(self._last.values()):
+                return
             place = _place(moment.argument(0, "tensor"))
             for model in self._last:
                 if place and any(_place(each.grad) == place for each in model.parameters()):
@@ -76,6 +83,22 @@ class Replicas(Watcher):
             if not any(part.requires_grad for part in each if isinstance(part, torch.Tensor)):
                 self.training.slip("gathered-without-gradient", f"{len(each)} tensors have none")
                 return
+
+    def _reduces(self, tensor: object) -> None:
+        graded = isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None
+        if graded and torch.is_grad_enabled() and not in_backward():
+            assert isinstance(tensor, torch.Tensor)
+            if len(self._reduced) < _MANY:
+                self._reduced.append(tensor.grad_fn)
+
+    def _passed(self, moment: Moment) -> None:
+        """Whether a loss was computed from a tensor that was reduced, and is not that itself."""
+        reduced, self._reduced = self._reduced, []
+        if not reduced or not isinstance(moment.thing, torch.Tensor):
+            return
+        found = within(moment.thing, reduced) or []
+        if any(each is not moment.thing.grad_fn for each in found):
+            self.training.slip("reduced-without-gradient", "the loss is computed from its result")
 
     def _is_wrapped(self, model: nn.Module) -> bool:
         wrapper = self._wrappers.get(model)

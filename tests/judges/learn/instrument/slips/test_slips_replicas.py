@@ -96,3 +96,44 @@ def test_a_last_micro_batch_in_a_closure(last: bool) -> None:
             optimizer.step(closure)
 
     assert slips_of(program) == ["not-synchronised"] * last
+
+
+class _Sum(torch.autograd.Function):
+    """A sum over ranks with a gradient."""
+
+    @staticmethod
+    def forward(ctx: object, given: Tensor) -> Tensor:
+        found = given.clone()
+        dist.all_reduce(found)
+        return found
+
+    @staticmethod
+    def backward(ctx: object, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+def _summed(given: Tensor) -> Tensor:
+    found: Tensor = _Sum.apply(given)  # type: ignore[no-untyped-call]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("how", "slips"),
+    [("inside", ["reduced-without-gradient"]), ("logged", []), ("with gradients", [])],
+)
+@pytest.mark.filterwarnings("ignore:.*autograd kernel was not registered")
+def test_a_tensor_that_is_reduced_within_a_loss(how: str, slips: list[str]) -> None:
+    def program() -> None:
+        model = net()
+        optimizer = sgd(model)
+        for _ in range(2):
+            optimizer.zero_grad()
+            mean = loss_of(model) * 1.0
+            if how == "with gradients":
+                mean = _summed(mean)
+            else:
+                dist.all_reduce(mean)
+            (mean if how == "logged" else mean.square()).backward()
+            optimizer.step()
+
+    assert slips_of(program) == slips

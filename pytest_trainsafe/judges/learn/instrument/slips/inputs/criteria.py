@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pytest_trainsafe.compat.autograd import shape_made
+from pytest_trainsafe.compat.autograd import constant_factor, shape_made
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Watcher
 
 #: The content of tensors, and the graph of a loss, are looked at in so many rounds.
@@ -23,7 +23,10 @@ _MOVES = (
     *("Select", "Slice", "Index", "Expand", "Alias", "Clone", "ToCopy"),
 )
 #: Nodes between a loss and the difference that it reduces.
-_REDUCES = ("Mean", "Sum", "Pow", "Abs", "Mul", "Div", "Add", "Sqrt", "Neg", "Log", "View")
+_REDUCES = (
+    *("Mean", "Sum", "Pow", "Abs", "Mul", "Div", "Add", "Sqrt", "Neg", "Log", "View"),
+    *("Minimum", "Clamp", "Exp"),
+)
 #: The results that a loss should not get, since it begins with an activation of its own.
 _ACTIVATED = {
     "cross_entropy": ("Softmax", "Sigmoid", "Relu"),
@@ -75,9 +78,9 @@ class Criteria(Watcher):
             self.training.slip("loss-broadcast", f"{name} of {shapes} is one of {_text(both)}")
 
     def _activation(self, name: str, given: torch.Tensor) -> None:
-        node = _origin(given)
+        node = origin(given)
         for activation in _ACTIVATED.get(name, ()):
-            if _is(node, activation):
+            if is_node(node, activation):
                 self.training.slip("loss-activated", f"{name} of the result of {activation}")
 
     def _content(
@@ -115,9 +118,10 @@ class Criteria(Watcher):
             self.training.slip("target-outside", f"{name} of a target that is not 1 or -1")
 
     def _graph(self, total: torch.Tensor | None) -> None:
-        """Whether a difference below the reductions of a loss has more elements than rows squared.
+        """Whether a difference or product below a loss's reductions has as many columns as rows.
 
-        A prediction of shape [N, 1] minus a target of shape [N] is of shape [N, N].
+        A prediction of shape [N, 1] minus a target of shape [N] is of shape [N, N].  So is the
+        logarithm of a probability, if it is multiplied with an advantage of shape [N].
         """
         for node in _differences(total):
             branches = [each for each in node.next_functions if each[0] is not None]
@@ -126,11 +130,16 @@ class Criteria(Watcher):
                 continue
             before, output = branches[0]
             shape, rows = shape_made(before, output), made[0]
-            if rows > 1 and shape in ((rows,), (rows, 1)) and not _is(before, "Unsqueeze"):
-                self.training.slip(
-                    "loss-broadcast", f"a difference of {_text(shape)} is one of {_text(made)}"
-                )
-                return
+            if rows < 2 or shape not in ((rows,), (rows, 1)) or is_node(before, "Unsqueeze"):
+                continue
+            factor = constant_factor(node) if is_node(node, "Mul") else None
+            if is_node(node, "Mul") and (factor is None or factor.numel() != rows):
+                continue  # a mask of [N, N] is meant to be so
+            what = "difference" if factor is None else "product"
+            self.training.slip(
+                "loss-broadcast", f"a {what} of {_text(shape)} is one of {_text(made)}"
+            )
+            return
 
 
 def _total(moment: Moment) -> torch.Tensor | None:
@@ -149,23 +158,24 @@ def _differences(total: torch.Tensor | None) -> Iterator[Any]:
     while waiting and seen < _NODES:
         node = waiting.pop()
         seen += 1
-        if _is(node, "Sub", "Rsub"):
+        if is_node(node, "Sub", "Rsub", "Mul"):
             yield node
-        elif _is(node, *_REDUCES):
+        if is_node(node, *_REDUCES):
             waiting += [each for each, _ in node.next_functions if each is not None]
 
 
-def _origin(tensor: torch.Tensor) -> object:
+def origin(tensor: torch.Tensor) -> object:
     """The node that made the elements of a tensor, behind its views."""
     node: Any = tensor.grad_fn
     for _ in range(_VIEWS):
-        if not _is(node, *_MOVES):
+        if not is_node(node, *_MOVES):
             break
         node = node.next_functions[0][0]
     return node
 
 
-def _is(node: object, *operators: str) -> bool:
+def is_node(node: object, *operators: str) -> bool:
+    """Whether a node of the graph differentiates one of these operators."""
     name = type(node).__name__.partition("Backward")[0]
     return name in operators
 

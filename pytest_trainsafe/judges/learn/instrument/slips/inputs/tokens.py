@@ -101,7 +101,7 @@ class Tokens(Watcher):
         if moment.api.endswith(".cross_entropy") and not target.is_floating_point():
             ignored = moment.argument(4, "ignore_index", -100)
             for tokens in self._tokens:
-                found = _shifts(target, tokens, ignored)
+                found = shifts(target, tokens, ignored)
                 self._later.update(found)
                 lengths = [length for length, _ in self._ahead]
                 ahead = all(each for _, each in self._ahead)
@@ -139,7 +139,7 @@ class Tokens(Watcher):
                 return
 
 
-def _shifts(target: torch.Tensor, tokens: torch.Tensor, ignored: int) -> list[int]:
+def shifts(target: torch.Tensor, tokens: torch.Tensor, ignored: int) -> list[int]:
     """By how many positions the labels are later than the tokens, if they are the same texts."""
     rows, length = tokens.shape
     if target.numel() % rows or not length - 2 <= target.numel() // rows <= length:

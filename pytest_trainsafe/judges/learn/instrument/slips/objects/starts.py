@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from pytest_trainsafe.compat.modules import own_parameters
+from pytest_trainsafe.compat.modules import children_of, is_batch_norm, own_parameters
 from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     Moment,
     Training,
@@ -21,6 +21,9 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
 _ELEMENTS = 16
 #: Weights with fewer distinct elements, of so many that are looked at, are not random.
 _DISTINCT, _LOOKED = 8, 1024
+
+#: An eps and a momentum of a norm that are others' settings.
+_EPS, _MOMENTUM = 0.1, 0.9
 
 #: Modules of torch that begin with copies of one layer.
 _COPIED = (nn.TransformerEncoder, nn.TransformerDecoder)
@@ -52,6 +55,8 @@ class Starts(Watcher):
             if type(each) is nn.Parameter and each.grad is not None and not optimizer.state
         }
         self._constant(trained)
+        self._norms(trained)
+        self._repeated(trained)
         self._padding(trained)
         self._alike(trained)
 
@@ -66,6 +71,31 @@ class Starts(Watcher):
                 if bool(low == high):
                     self.training.slip("constant-weight", f"all of {name}.weight is {float(low)}")
                     return
+
+    def _norms(self, trained: Mapping[int, torch.Tensor]) -> None:
+        """Whether the settings of norms are in the wrong order, or of another library."""
+        for name, module in self._modules():
+            if not any(id(each) in trained for each in own_parameters(module).values()):
+                continue
+            eps = getattr(module, "eps", None)
+            if isinstance(eps, float) and eps >= _EPS:
+                self.training.slip("eps-as-momentum", f"{eps} in {name}")
+                return
+            momentum = getattr(module, "momentum", None) if is_batch_norm(module) else None
+            if isinstance(momentum, float) and _MOMENTUM <= momentum < 1:
+                self.training.slip("momentum-inverted", f"{momentum} in {name}")
+                return
+
+    def _repeated(self, trained: Mapping[int, torch.Tensor]) -> None:
+        for name, module in self._modules():
+            layers = children_of(module).values() if isinstance(module, nn.Sequential) else ()
+            seen: set[int] = set()
+            for each in filter(None, layers):
+                again = id(each) in seen
+                if again and any(id(one) in trained for one in each.parameters()):
+                    self.training.slip("layer-repeated", f"{type(each).__name__} in {name}")
+                    return
+                seen.add(id(each))
 
     def _padding(self, trained: Mapping[int, torch.Tensor]) -> None:
         """Whether the row of the padding in an embedding is not zero, unless it was loaded."""

@@ -42,6 +42,10 @@ def training(loss: Callable[[Tensor], Tensor], out: int = 2) -> Callable[[], Non
         (lambda y: (y - torch.ones(ROWS, 1)).square().mean(), []),
         (lambda y: (y[:, 0, None] - torch.ones(ROWS)).square().mean(), []),  # meant: unsqueezed
         (lambda y: (y - y.T).square().mean(), []),  # meant: two predictions
+        (lambda y: -(y.tanh() * torch.arange(8.0)).mean(), ["loss-broadcast"]),
+        (lambda y: -torch.minimum(y.exp() * LABELS, y.exp()).mean(), ["loss-broadcast"]),
+        (lambda y: -(y.tanh().squeeze(1) * torch.arange(8.0)).mean(), []),
+        (lambda y: (y.tanh() * torch.ones(ROWS, ROWS)).mean(), []),  # meant: a mask of pairs
     ],
 )
 def test_predictions_that_broadcast_against_targets(

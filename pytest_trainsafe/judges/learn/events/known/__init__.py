@@ -1,0 +1,1 @@
+"""The slips that the observer knows, each with its rule and its usual cause."""

@@ -1,0 +1,57 @@
+"""What the graph of a loss contains."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+#: The most nodes of a graph that are looked at.
+_NODES = 4096
+
+
+def within(total: torch.Tensor, nodes: Collection[Any]) -> list[Any] | None:
+    """Those of `nodes` that the graph of a tensor contains; None if it is too large to know."""
+    left, found = set(nodes), []
+    waiting, seen = [total.grad_fn], set[Any]()
+    while waiting and left:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if len(seen) == _NODES:
+            return None
+        seen.add(node)
+        if node in left:
+            left.discard(node)
+            found.append(node)
+        waiting += [each for each, _ in node.next_functions]
+    return found
+
+
+def described(total: torch.Tensor) -> str:
+    """A digest of the operators behind a tensor and their order, with the names of the operators.
+
+    Each pair of an operator and one that it uses counts once, so that the number of layers, of
+    positions or of experts does not matter.  "" if the graph is too large to know.
+    """
+    pairs: set[str] = set()
+    waiting, seen = [total.grad_fn], {total.grad_fn}
+    while waiting:
+        node = waiting.pop()
+        if len(seen) > _NODES:
+            return ""
+        for part, _ in node.next_functions if node is not None else ():
+            pairs.add(f"{_operator(node)} {_operator(part)}")
+            if part is not None and part not in seen:
+                seen.add(part)
+                waiting.append(part)
+    digest = hashlib.blake2b("\n".join(sorted(pairs)).encode(), digest_size=4).hexdigest()
+    names = sorted({name for pair in pairs for name in pair.split() if name != "-"})
+    return f"{digest}: {' '.join(names)}"
+
+
+def _operator(node: object) -> str:
+    """The name of an operator; "-" for a constant."""
+    return "-" if node is None else type(node).__name__.partition("Backward")[0]

@@ -1,0 +1,109 @@
+"""Watches parameters whose gradient is zero in every step."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from pytest_trainsafe.compat.modules import own_parameters
+from pytest_trainsafe.judges.learn.instrument.slips.gradients import Gradients
+from pytest_trainsafe.judges.learn.instrument.slips.moments import (
+    Moment,
+    Training,
+    Watcher,
+    parameters_of,
+)
+
+#: The first steps of an optimizer, which are looked at.  What begins at zero has moved by then, and
+#: what dies later had gradients before.
+_LAST = 7
+#: A gradient of a matrix that is smaller than the largest one by so much is rounding.
+_ROUNDING = 1e-6
+
+
+@dataclass(slots=True)
+class _Of:
+    """An optimizer: its steps, and the parameters whose gradients were zero in those looked at."""
+
+    steps: int = 0
+    zero: dict[int, torch.Tensor] = field(default_factory=dict)
+    moving: set[int] = field(default_factory=set)
+
+
+class Still(Watcher):
+    """Sees steps.  `gradients` knows which gradients a backward has added to."""
+
+    kinds = ("step",)
+
+    def __init__(self, training: Training, gradients: Gradients) -> None:
+        super().__init__(training)
+        self._gradients = gradients
+        self._of: WeakKeyDictionary[Optimizer, _Of] = WeakKeyDictionary()
+
+    def entered(self, moment: Moment) -> None:
+        optimizer = moment.thing
+        if not moment.outermost or moment.argument(0, "closure") is not None:
+            return
+        state = self._of.setdefault(optimizer, _Of())
+        if not any(group.get("lr", 1) for group in optimizer.param_groups):
+            return  # what begins at zero has not moved yet
+        state.steps += 1
+        if state.steps > _LAST or (state.steps > 1 and not state.zero):
+            return
+        self._look(optimizer, state)
+        if state.steps == _LAST:
+            self._judge(state)
+            state.zero.clear()
+
+    def _look(self, optimizer: Optimizer, state: _Of) -> None:
+        touched = self._gradients.touched(optimizer)
+        sizes: dict[int, tuple[torch.Tensor, float]] = {}
+        for each in parameters_of(optimizer):
+            gradient = each.grad
+            if gradient is None or type(each) is not nn.Parameter or gradient.is_sparse:
+                continue
+            if each.dim() < 2:
+                continue  # what a bias adds may cancel out, as in the difference of two scores
+            if gradient.numel() and id(each) in touched:
+                sizes[id(each)] = each, float(gradient.detach().abs().max())
+        most = max((size for _, size in sizes.values()), default=0.0)
+        zero = {}
+        for key, (each, size) in sizes.items():
+            exact = torch.finfo(each.dtype).eps < _ROUNDING
+            if most and size <= (_ROUNDING * most if exact else 0.0):
+                zero[key] = each
+            else:
+                state.moving.add(key)
+        before = state.zero if state.steps > 1 else zero
+        state.zero = {key: each for key, each in zero.items() if key in before}
+
+    def _judge(self, state: _Of) -> None:
+        if not state.zero:
+            return
+        for name, model in self.training.models():
+            moving = {
+                (_starred(path), each.shape)
+                for path, each in model.named_parameters()
+                if id(each) in state.moving
+            }
+            recurrent = {
+                id(each)
+                for module in model.modules()
+                if isinstance(module, nn.RNNBase | nn.RNNCellBase)
+                for each in own_parameters(module).values()
+            }
+            for path, each in model.named_parameters():
+                # Of experts that are alike, one may have no examples.
+                alone = (_starred(path), each.shape) not in moving and id(each) not in recurrent
+                if id(each) in state.zero and alone:
+                    self.training.slip("gradient-always-zero", f"{name}.{path}")
+                    return
+
+
+def _starred(path: str) -> str:
+    return re.sub(r"\d+", "*", path)

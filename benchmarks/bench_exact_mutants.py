@@ -4,7 +4,7 @@ Mutations are those of `bench_mutants.py`, drawn with a seed that is drawn when 
 Each mutant is judged on exact numbers at the cheapest Point that runs the changed lines.  One that
 is proved is judged in float64 with three seeds: where float64 finds a difference, the proof is
 false.  Ranks are threads by default, so that a mutant that hangs is noticed at once.
-`--bound 1e-6` takes one seed of random residues instead of two.
+`--seeds 2` takes two samples of random residues instead of as many as the bound needs.
 
     python benchmarks/bench_exact_mutants.py --sample 300 --minutes 20 --rows rows.jsonl
 """

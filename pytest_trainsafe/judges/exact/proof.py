@@ -75,17 +75,14 @@ def proof_of(
     options: JudgeOptions,
     samples: Sequence[int] = range(MOST_SEEDS),
     own_sizes: Mapping[str, int] | None = None,
-    most: float = MOST,
     least: int = 1,
 ) -> ProofJudgement:
-    """The judgement on the Runs of a test; `samples` are the random residues, as many as needed.
+    """The judgement on the Runs of a test; `samples` are the random residues, as many as needed,
+    and at least `least`.
 
-    At least `least` samples are taken.
-
-    `own_sizes` are the test's, if those of `case` stand for them.  `most` is the largest
-    probability of a missed difference that counts as a proof; only benchmarks pass another one.
+    `own_sizes` are the test's, if those of `case` stand for them.
     """
-    proof = _Proof(case, runs, options, samples, own_sizes or {}, most, least)
+    proof = _Proof(case, runs, options, samples, own_sizes or {}, least)
     try:
         compared = proof.compared(RUNG, samples[0])
     except GroupFailure as failure:
@@ -144,7 +141,6 @@ class _Proof:
     options: JudgeOptions
     samples: Sequence[int]
     own_sizes: Mapping[str, int]
-    most: float = MOST
     least: int = 1
     what: str = field(init=False)
 
@@ -216,11 +212,11 @@ class _Proof:
         hashed, degree = sum(each.hashed for each in met), sum(each.multiplications for each in met)
         counts = range(self.least, len(self.samples) + 1)
         bounds = ((each, error_bound(degree, hashed, each)) for each in counts)
-        needed, error = next((each for each in bounds if each[1] <= self.most), (0, 1.0))
+        needed, error = next((each for each in bounds if each[1] <= MOST), (0, 1.0))
         if not needed:
             text = (
                 f"the Runs compute {degree} products and functions and hash {hashed} values, too "
-                f"many for a bound of {self.most:.0e}"
+                f"many for a bound of {MOST:.0e}"
             )
             return self.judgement([_doubt("exact:error", text)], compared)
         for sample in self.samples[1:needed]:

@@ -77,18 +77,19 @@ def unpack(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def bits_of(numbers: torch.Tensor) -> Bits:
     """The bits of numbers, copied: torch does not resize memory that numpy has seen."""
-    bits: Bits = numbers.detach().view(torch.int64).clone().numpy(force=True)
-    return bits
+    copied = numbers.detach().clone()
+    doubles: npt.NDArray[np.float64] = copied.numpy() if copied.is_cpu else copied.cpu().numpy()
+    return doubles.view(np.int64)
 
 
 def numbers_of(bits: Bits) -> torch.Tensor:
     """The packed tensor of these bits, in memory of torch's."""
-    return torch.from_numpy(np.asarray(bits)).clone().view(torch.float64)
+    return torch.from_numpy(np.asarray(bits).view(np.float64)).clone()
 
 
 def has_special(bits: Bits) -> bool:
     """Whether a number is infinite or NaN."""
-    return bool(int(bits.view(np.uint64).max(initial=0)) >> 2 * BITS)
+    return bool(int(np.bitwise_or.reduce(bits, axis=None)) >> 2 * BITS)
 
 
 def special(numbers: torch.Tensor) -> torch.Tensor | None:

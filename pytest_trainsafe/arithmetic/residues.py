@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from pytest_trainsafe.arithmetic import field
@@ -26,6 +27,8 @@ from pytest_trainsafe.arithmetic.packing import (
     special,
     unpack,
 )
+
+_PER_1024 = bits_of(field.inverse(packed(1024)))
 
 
 class Residues(Numbers):
@@ -98,12 +101,19 @@ class Residues(Numbers):
         random numbers that depend on nothing but the value.
         """
         values = values.to(torch.float64)
-        scaled = values * 1024
-        simple = (scaled == scaled.round()) & (values.abs() < 1024)
-        whole = torch.where(simple, scaled, 0).to(torch.int64)
-        exact = field.multiply(self.lift(whole), field.inverse(packed(1024)))
-        entered = torch.where(simple, exact, self.hashes("entered", values))
-        return torch.where(values.isfinite(), entered, values)
+        bits = bits_of(values)
+        doubles = bits.view(np.float64)
+        simple = np.abs(doubles) < 1024  # not a NaN
+        scaled = np.where(simple, doubles, 0.5) * 1024
+        simple &= scaled == np.rint(scaled)
+        entered = bits_of(self.hashes("entered", values))
+        if simple.any():
+            whole = scaled.astype(np.int64)
+            exact = field.product_of(field.reduced(whole), _PER_1024)
+            entered = np.where(simple, exact, entered)
+        if not np.isfinite(doubles).all():
+            entered = np.where(np.isfinite(doubles), entered, bits)
+        return numbers_of(entered)
 
     def add(self, x: Value, y: Value) -> torch.Tensor:
         x, y = self.lift(x), self.lift(y)

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Iterator
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from msgspec import structs
 
@@ -18,6 +18,9 @@ from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.run_spec import Recording, RunSpec, WantedDevice, arguments_of
 
 Role = Literal["reference", "candidate"]
+
+#: What a Run that is only followed records: its decisions, and nothing of tensors but losses.
+_FOLLOWED: dict[str, Any] = {"record": "full", "watch_casts": False, "kinds": ("loss",)}
 
 
 def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
@@ -51,8 +54,7 @@ def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
         watch_casts=trusted and not rung.exact,
         record=recorded_at(dtype, settings.record),
         kinds=settings.record_kinds,
-        # Both Runs record alike, so that they meet the same operators.
-        replay=structs.replace(follows, record="full", watch_casts=False) if follows else None,
+        replay=structs.replace(follows, **_FOLLOWED) if follows else None,
         modules=settings.record_modules,
         adapters=(*BUILT_IN, *settings.adapters),
         rng=settings.rng,

@@ -13,7 +13,7 @@ from pytest_trainsafe.arithmetic.numbers import Numbers
 from pytest_trainsafe.arithmetic.origins import Integers, Origins
 from pytest_trainsafe.arithmetic.table import Semantics, table
 from pytest_trainsafe.arithmetic.variants import FOREACH, computed, find, foreach, operator_name
-from pytest_trainsafe.compat.dispatch_modes import CompilableMode, without_modes
+from pytest_trainsafe.compat.dispatch_modes import CompilableMode, on_fake_tensors, without_modes
 from pytest_trainsafe.compat.operators import OpOverload
 from pytest_trainsafe.compat.tensors import is_fake_class
 
@@ -175,12 +175,14 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
 
 
 def _without_data(
-    types: Iterable[type], tensors: Iterable[torch.Tensor], kwargs: dict[str, Any]
+    types: Iterable[type], tensors: Sequence[torch.Tensor], kwargs: dict[str, Any]
 ) -> bool:
     """Whether an operator only computes shapes, as DTensor does to plan a sharding."""
     if not _PLAIN.issuperset(types) and any(
         is_fake_class(each) for each in types if each not in _PLAIN
     ):
+        return True
+    if not tensors and on_fake_tensors():  # a factory
         return True
     if "device" in kwargs and torch.device(kwargs["device"] or "cpu").type == "meta":
         return True

@@ -186,7 +186,7 @@ def _without_data(
         return True
     if "device" in kwargs and torch.device(kwargs["device"] or "cpu").type == "meta":
         return True
-    return any([each.is_meta for each in tensors])  # a list is faster than a generator
+    return any(each.is_meta for each in tensors)
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

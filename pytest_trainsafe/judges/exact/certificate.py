@@ -57,11 +57,10 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     the first seed; `layouts` says where the candidate's ranks hold it.  `seeds` are the samples of
     random residues of the Runs, `hashed` is how many values the Runs of one sample hashed,
     `multiplications` how many products, quotients, roots and functions they computed, and `error`
-    the probability that a difference was missed, which follows from both.  `accept` names the checks that may be inconclusive.
-    `assumes` has a sentence on each assumption, and
+    bounds the probability that a difference was missed, which follows from both.  `accept` names
+    the checks that may be inconclusive.  `assumes` has a sentence on each assumption, and
     `not_covered` one on each thing that was not compared.  `semantics` names the module that states
-    each operator that was met.  `own_sizes` has the test's sizes if small ones
-    stand for them.
+    each operator that was met.  `own_sizes` has the test's sizes if small ones stand for them.
     """
 
     format: str = FORMAT

@@ -50,8 +50,9 @@ def made(axes: tuple[tuple[str, Any], ...] = (("tp", 2),), **fields: Any) -> Cer
     )  # fmt: skip
     given: dict[str, Any] = {
         "candidate": side, "reference": side, "sources": {"a.py": "1"}, "seeds": (0, 1),
-        "hashed": 5, "multiplications": 7, "error": 1e-12, "accept": (), "tensors": {"0/loss": "scalar ab"},
-        "layouts": {"0/loss": "replicated"}, "semantics": {"aten.mm": "m"},
+        "hashed": 5, "multiplications": 7, "error": 1e-12, "accept": (),
+        "tensors": {"0/loss": "scalar ab"}, "layouts": {"0/loss": "replicated"},
+        "semantics": {"aten.mm": "m"},
         "own_sizes": {"rows": 48}, "assumes": (), "not_covered": ("x",), "versions": {},
     }  # fmt: skip
     return Certificate(**(given | fields))

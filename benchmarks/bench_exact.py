@@ -7,8 +7,7 @@ and a bug that is proved, are errors of the judge.
     python benchmarks/bench_exact.py --combinations 300 --launcher threads
 
 judges random combinations of axes and techniques instead, up to 8 ranks, of all that are valid.
-`--steps 1 --bound 1e-6` judges more of them in the same time: one training step, with the one seed
-that a difference escapes with a probability below 1e-6.
+`--steps 1` judges more of them in the same time.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from _points import CLEAN, triggering
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.contract import JudgeOptions
-from pytest_trainsafe.judges.exact.proof import MOST, proof_of
+from pytest_trainsafe.judges.exact.proof import proof_of
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.bugs import BUGS, OF_DEEPSEEK
 from pytest_trainsafe.runs.session import Session
@@ -78,7 +77,7 @@ def main() -> None:
             for program, name, point, given, bug in chosen:
                 if time.perf_counter() - began > asked.minutes * 60:
                     break
-                rows.append(judged(session, program, name, point, given, bug, asked.bound))
+                rows.append(judged(session, program, name, point, given, bug))
                 print(rows[-1], file=sys.stderr, flush=True)
         finally:
             session.close()
@@ -133,7 +132,6 @@ def judged(
     point: Point,
     given: Mapping[str, Any],
     bug: str,
-    bound: float = MOST,
 ) -> Row:
     """The judgement of one Point of a reference model, at small sizes for those not given."""
     program = resolve(importlib.import_module(f"pytest_trainsafe.reference_models.{module}").train)
@@ -141,7 +139,7 @@ def judged(
     # The size of a bucket is that of the sizes by default.
     own = {} if "bucket" in given else SMALL
     small = {key: value for key, value in own.items() if key in known and key not in given}
-    return judged_program(session, program, name, point, {**small, **given}, bug, bound=bound)
+    return judged_program(session, program, name, point, {**small, **given}, bug)
 
 
 def judged_program(
@@ -152,7 +150,6 @@ def judged_program(
     given: Mapping[str, Any],
     bug: str = "",
     planted: str = "bug",
-    bound: float = MOST,
 ) -> Row:
     """The judgement of one Point; the argument `planted` has no value in the reference."""
     arguments = program.complete(given)
@@ -161,7 +158,7 @@ def judged_program(
     began = time.perf_counter()
     candidate, reference = session.candidate(case), session.reference(case)
     try:
-        judgement = proof_of(case, Runs(candidate, reference), JudgeOptions(), most=bound)
+        judgement = proof_of(case, Runs(candidate, reference), JudgeOptions())
         first = next(iter(judgement.findings), None)
         why = "" if first is None else f"{first.about or ''} {first.message}".strip()
         verdict = WORDS[judgement.verdict]
@@ -177,7 +174,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--combinations", type=int, help="Judge as many random valid combinations")
     parser.add_argument("--seed", type=int, help="Of the combinations, instead of one drawn")
     parser.add_argument("--steps", type=int, default=2, help="Of a combination")
-    parser.add_argument("--bound", type=float, default=MOST, help="Of the probability of a miss")
     parser.add_argument("--minutes", type=float, default=math.inf, help="Stop after this time")
     parser.add_argument("--launcher", default="auto", help="What starts the ranks")
     parser.add_argument("--only", nargs="*", metavar="NAME", help="Only these programs and bugs")

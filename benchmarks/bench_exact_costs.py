@@ -6,7 +6,8 @@
     growth   how the parts grow with each axis and size
 
 The parts are: decide (the program on real numbers, which takes the decisions), execute (the program
-on exact numbers, once for each seed), align, and judge (all other time of the controller).
+on exact numbers, once for each sample of random residues), align, and judge (all other time of the
+controller).
 CPU seconds of the program are those of the process of its ranks, from the first rank's begin to the
 last one's end, and both sides are added.
 

@@ -4,7 +4,6 @@ Mutations are those of `bench_mutants.py`, drawn with a seed that is drawn when 
 Each mutant is judged on exact numbers at the cheapest Point that runs the changed lines.  One that
 is proved is judged in float64 with three seeds: where float64 finds a difference, the proof is
 false.  Ranks are threads by default, so that a mutant that hangs is noticed at once.
-`--bound 1e-6` takes one seed of random residues instead of two.
 
     python benchmarks/bench_exact_mutants.py --sample 300 --minutes 20 --rows rows.jsonl
 """
@@ -29,7 +28,7 @@ from _mutants import Mutation, mutations, sample
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.judges.contract import JudgeOptions
-from pytest_trainsafe.judges.exact.proof import MOST, proof_of
+from pytest_trainsafe.judges.exact.proof import proof_of
 from pytest_trainsafe.judges.joint import judge_case
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.runs.session import Session
@@ -66,7 +65,7 @@ def main() -> None:
             for number, mutation in enumerate(sample(mutations(MODELS / MUTATED), 10**6, seed)):
                 if len(rows) >= asked.sample or time.perf_counter() - began > asked.minutes * 60:
                     break
-                row = judged(session, packages, lines, mutation, number, asked.bound)
+                row = judged(session, packages, lines, mutation, number)
                 if row is not None:
                     rows.append({"id": mutation.id, **row})
                     with open(asked.rows, "a", encoding="utf-8") as file:
@@ -103,7 +102,6 @@ def judged(
     lines: Lines,
     mutation: Mutation,
     number: int,
-    bound: float,
 ) -> dict[str, str] | None:
     """The outcome of one mutant; None if no Point runs its lines in the candidate."""
     at = mutation.file, mutation.lines
@@ -113,7 +111,7 @@ def judged(
     package = packages.mutant(mutation, f"exact_mutant_{number}")
     shares = lines.at(place).shares(*at)
     try:
-        outcome, why = _outcome(session, packages, place, package, shares, bound)
+        outcome, why = _outcome(session, packages, place, package, shares)
         if outcome == "proved" and _differs(session, packages, place, package, shares):
             outcome = "falsely proved"
     finally:
@@ -128,11 +126,10 @@ def _outcome(
     place: Place,
     package: Path,
     shares: bool,
-    bound: float,
 ) -> tuple[str, str]:
     candidate, reference = _sides(session, packages, place, package, shares, 0)
     try:
-        judgement = proof_of(candidate.case, Runs(candidate, reference), JudgeOptions(), most=bound)
+        judgement = proof_of(candidate.case, Runs(candidate, reference), JudgeOptions())
     except GroupFailure as failure:
         return "ended", str(failure).partition("\n")[0]
     finally:
@@ -170,7 +167,6 @@ def _sides(
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sample", type=int, default=300, help="How many mutants")
-    parser.add_argument("--bound", type=float, default=MOST, help="Of the probability of a miss")
     parser.add_argument("--minutes", type=float, default=20.0, help="Stop after this time")
     parser.add_argument("--seed", type=int, help="Instead of a seed that is drawn")
     parser.add_argument("--rows", type=Path, default=Path("exact_mutants.jsonl"))

@@ -142,7 +142,7 @@ def assert_proved_equivalent(
 
     Takes the fixtures `candidate_trace` and `reference_trace`.  Both programs train on exact
     numbers, on the shapes, data and decisions of the test, or with sizes="small" at two
-    configurations of small sizes; every recorded tensor must be equal, for several seeds.  A proof
+    configurations of small sizes; every recorded tensor must be equal.  A proof
     leaves a certificate.  A difference that float64 does not confirm, or an operator without
     semantics, is inconclusive.  docs/prove.md says what is proved.
     Raises TrainsafeFailure, GroupFailure if ranks did not finish, and ArgumentError.

@@ -36,6 +36,11 @@ _LOW = (1 << BITS) - 1
 _BOTH = np.array(PRIMES).reshape(2, 1)
 
 
+def reduced(integers: Bits) -> Bits:
+    """The numbers that integers stand for."""
+    return _joined(*(_remainder(integers, prime) for prime in PRIMES))
+
+
 def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return numbers_of(sum_of(bits_of(x), bits_of(y)))
 

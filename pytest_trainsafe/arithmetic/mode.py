@@ -13,14 +13,16 @@ from pytest_trainsafe.arithmetic.numbers import Numbers
 from pytest_trainsafe.arithmetic.origins import Integers, Origins
 from pytest_trainsafe.arithmetic.table import Semantics, table
 from pytest_trainsafe.arithmetic.variants import FOREACH, computed, find, foreach, operator_name
-from pytest_trainsafe.compat.dispatch_modes import CompilableMode, without_modes
+from pytest_trainsafe.compat.dispatch_modes import CompilableMode, on_fake_tensors, without_modes
 from pytest_trainsafe.compat.operators import OpOverload
 from pytest_trainsafe.compat.tensors import is_fake_class
 
 #: The operator whose semantics a reduction over ranks has, whatever calls it.
 _REDUCTION = "c10d.allreduce_"
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_FOREACH = "aten." + FOREACH
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _MANY = (list, tuple)
 
 
@@ -42,6 +44,8 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
         self.met: Counter[str] = Counter()
         self.integers = Integers()
         self._origins = Origins()
+        #: The name and the semantics of each operator that was met.
+        self._known: dict[OpOverload, tuple[str, Semantics | None]] = {}
 
     def enter(self, values: torch.Tensor) -> torch.Tensor:
         """Real values as numbers; tensors that are not float are returned as they are."""
@@ -100,7 +104,7 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
         tensors = _tensors((*args, *kwargs.values()) if kwargs else args)
         if _without_data(types, tensors, kwargs):
             return func(*args, **kwargs)
-        if any(each not in _PLAIN for each in types):
+        if not _PLAIN.issuperset(types):
             return NotImplemented  # DTensor and its like unpack themselves first.
         return self._computed(func, args, kwargs, tensors)
 
@@ -116,10 +120,13 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
         tensors: list[torch.Tensor],
     ) -> Any:
         """The same; `tensors` are those among the arguments."""
-        name = operator_name(func)
-        if name.startswith("aten." + FOREACH):
+        known = self._known.get(func)
+        if known is None:
+            name = operator_name(func)
+            known = self._known[func] = name, find(self.semantics, name)
+        name, semantics = known
+        if name.startswith(_FOREACH):
             return foreach(func, args, kwargs, self._run)
-        semantics = find(self.semantics, name)
         given = [each for each in tensors if each.is_floating_point()]
         if not given and not (semantics and semantics.factory):
             result = func(*args, **kwargs)
@@ -168,10 +175,14 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
 
 
 def _without_data(
-    types: Iterable[type], tensors: Iterable[torch.Tensor], kwargs: dict[str, Any]
+    types: Iterable[type], tensors: Sequence[torch.Tensor], kwargs: dict[str, Any]
 ) -> bool:
     """Whether an operator only computes shapes, as DTensor does to plan a sharding."""
-    if any(each not in _PLAIN and is_fake_class(each) for each in types):
+    if not _PLAIN.issuperset(types) and any(
+        is_fake_class(each) for each in types if each not in _PLAIN
+    ):
+        return True
+    if not tensors and on_fake_tensors():  # a factory
         return True
     if "device" in kwargs and torch.device(kwargs["device"] or "cpu").type == "meta":
         return True
@@ -194,4 +205,6 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 
 def _floats(values: Any) -> list[torch.Tensor]:
+    if type(values) is torch.Tensor:  # as nearly always
+        return [values] if values.is_floating_point() else []
     return [each for each in _tensors(values) if each.is_floating_point()]

@@ -8,28 +8,31 @@ Arithmetic on the double, and the order of doubles, mean nothing.
 
 Infinities and NaN remain the real ones: each has one of the two highest bits.
 
-**Probability of a false equality.**  Let f and g be two rational functions of the initial values,
-and different.  Numerator f1*g2 - g1*f2 is a polynomial of some degree d, not zero modulo the
-primes if its coefficients are smaller than their product (or by chance with probability of the
-same size).  Initial values are keyed hashes, taken as independent and uniform modulo each prime.
-By the lemma of Schwartz and Zippel, f and g agree modulo one prime p with probability at most
-d / p, and modulo both with at most d**2 / (p1 * p2) < d**2 / 2**61.
-An uninterpreted function (`hashing.py`) returns a fresh random number for each new argument, so
-degrees count from one such function to the next: d is the number of multiplications in a row
-along one path, about a thousand in one layer's forward and backward.  Two different arguments of
-one function, or two results, agree with probability 2**-61 per pair; n values have n**2 / 2 pairs.
-`error_bound` takes d = `DEGREE`, a million, and the number n of all values that were hashed.  Then
-one seed errs with at most 5e-7 + n**2 / 2**62, and k seeds with the k-th power, because a seed
-changes every hash.  The bound is for one tensor: it is falsely equal only
-if each of its elements is.
+**Probability of a false equality.**  `error_bound` bounds how probable it is that one element is
+the same number on both sides though the sides compute different functions of the initial values.
+Initial values and functions are keyed hashes, whose residues modulo the two primes are taken as
+independent and uniform.  docs/prove.md derives the bound.  In short:
+
+- Follow the difference from where the two sides part to the element.  Modulo one prime p, a
+  product, quotient or function in this row loses it with probability 1 / p, where a number that is
+  not zero as a function is zero modulo p; so d of them in a row lose it with at most d / p.
+  d is at most the number of all that both sides compute on all ranks, `multiplications`.
+- The primes are independent, so both lose it with at most (d / p1) * (d / p2).
+- Of n hashed arguments, two different ones agree modulo both primes with n**2 / 2 / (p1 * p2).
+  One such pair changes nothing, unless it is the pair in which the two sides differ, which the row
+  counts.  Two pairs at once are counted as an error: the square of this probability.
+
+k samples err with the k-th power, because a sample changes every hash.
 
 **Signs below roots.**  The root of a square is its argument up to a sign that is a property of
 the residue, not of the real number (`field.root`).  Programs that differ only by such a sign, as
-sqrt(x * x) from x, agree with probability 1/4 for each element and seed.
+sqrt(x * x) from x, agree with probability 1/4 for each element and sample, which the bound does
+not cover.
 """
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from functools import lru_cache
 
@@ -47,19 +50,18 @@ PRIMES = (2017348511, 1980242879)
 
 BITS = 31
 
-#: The degree that `error_bound` assumes: more multiplications in a row than a training step has
-#: between two functions that are hashed.
-DEGREE = 2**20
 _LOW = (1 << BITS) - 1
 
 
-def error_bound(hashed: int, seeds: int = 1, degree: int = DEGREE) -> float:
-    """How probable it is that different tensors are found equal in `seeds` Runs.
+def error_bound(multiplications: int, hashed: int, samples: int = 1) -> float:
+    """How probable it is that different functions are found equal in `samples` pairs of Runs.
 
-    `hashed` is the number of values that each Run hashed, and `degree` that of the functions.
+    `multiplications` and `hashed` are how many products, quotients, roots and functions, and how
+    many values of functions, both sides compute on all ranks.
     """
-    one = (degree**2 + hashed**2 / 2) / 2**61
-    return float(min(one, 1.0) ** seeds)
+    field = math.prod(PRIMES)
+    one = multiplications**2 / field + (hashed**2 / 2 / field) ** 2
+    return float(min(one, 1.0) ** samples)
 
 
 def pack(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -75,18 +77,19 @@ def unpack(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def bits_of(numbers: torch.Tensor) -> Bits:
     """The bits of numbers, copied: torch does not resize memory that numpy has seen."""
-    bits: Bits = numbers.detach().view(torch.int64).clone().numpy(force=True)
-    return bits
+    copied = numbers.detach().clone()
+    doubles: npt.NDArray[np.float64] = copied.numpy() if copied.is_cpu else copied.cpu().numpy()
+    return doubles.view(np.int64)
 
 
 def numbers_of(bits: Bits) -> torch.Tensor:
     """The packed tensor of these bits, in memory of torch's."""
-    return torch.from_numpy(np.asarray(bits)).clone().view(torch.float64)
+    return torch.from_numpy(np.asarray(bits).view(np.float64)).clone()
 
 
 def has_special(bits: Bits) -> bool:
     """Whether a number is infinite or NaN."""
-    return bool(int(bits.view(np.uint64).max(initial=0)) >> 2 * BITS)
+    return bool(int(np.bitwise_or.reduce(bits, axis=None)) >> 2 * BITS)
 
 
 def special(numbers: torch.Tensor) -> torch.Tensor | None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from pytest_trainsafe.arithmetic import field
@@ -26,6 +27,8 @@ from pytest_trainsafe.arithmetic.packing import (
     special,
     unpack,
 )
+
+_PER_1024 = bits_of(field.inverse(packed(1024)))
 
 
 class Residues(Numbers):
@@ -52,6 +55,9 @@ class Residues(Numbers):
         self.seed = seed
         self.decisions: DecisionSource = decisions or Undecided()
         self.hashes = Hashes(seed)
+        #: How many products, quotients, roots and functions were computed: each may add to the
+        #: degree of what follows (`packing.error_bound`).
+        self.multiplications = 0
         self._noted = Noted()  # in any of these tables
         self._powers = Images(self._noted)  # the exponential of a number
         self._shifts = Images(self._noted)  # the term of a sum whose exponential is noted
@@ -95,12 +101,19 @@ class Residues(Numbers):
         random numbers that depend on nothing but the value.
         """
         values = values.to(torch.float64)
-        scaled = values * 1024
-        simple = (scaled == scaled.round()) & (values.abs() < 1024)
-        whole = torch.where(simple, scaled, 0).to(torch.int64)
-        exact = field.multiply(self.lift(whole), field.inverse(packed(1024)))
-        entered = torch.where(simple, exact, self.hashes("entered", values))
-        return torch.where(values.isfinite(), entered, values)
+        bits = bits_of(values)
+        doubles = bits.view(np.float64)
+        simple = np.abs(doubles) < 1024  # not a NaN
+        scaled = np.where(simple, doubles, 0.5) * 1024
+        simple &= scaled == np.rint(scaled)
+        entered = bits_of(self.hashes("entered", values))
+        if simple.any():
+            whole = scaled.astype(np.int64)
+            exact = field.product_of(field.reduced(whole), _PER_1024)
+            entered = np.where(simple, exact, entered)
+        if not np.isfinite(doubles).all():
+            entered = np.where(np.isfinite(doubles), entered, bits)
+        return numbers_of(entered)
 
     def add(self, x: Value, y: Value) -> torch.Tensor:
         x, y = self.lift(x), self.lift(y)
@@ -138,6 +151,7 @@ class Residues(Numbers):
                 known = mask if known is None else known | mask
         if known is None:
             return
+        self.multiplications += 1
         left, right = (self.exp(each.expand(total.shape)[known]) for each in (x, y))
         self._powers.note(total[known], field.multiply(left, right))
 
@@ -147,10 +161,12 @@ class Residues(Numbers):
             return _with_infinities(torch.neg, self.negate, (x,))
         result = field.negate(x)
         if (known := self._powers.find(x)) is not None:
+            self.multiplications += 1
             self._powers.note(result[known[0]], field.inverse(known[1][known[0]]))
         return result
 
     def multiply(self, x: Value, y: Value) -> torch.Tensor:
+        self.multiplications += 1
         if x is y:
             return self.square(x)
         x, y = self.lift(x), self.lift(y)
@@ -163,6 +179,7 @@ class Residues(Numbers):
         return product
 
     def square(self, x: Value) -> torch.Tensor:
+        self.multiplications += 1
         x = self.lift(x)
         a = bits_of(x)
         if _strange(a):
@@ -172,6 +189,7 @@ class Residues(Numbers):
         return product if known is None else torch.where(known[0], known[1], product)
 
     def inverse(self, x: Value) -> torch.Tensor:
+        self.multiplications += 1
         x = self.lift(x)
         bits = bits_of(x)
         if bits.all() and not _strange(bits):
@@ -200,12 +218,14 @@ class Residues(Numbers):
         return field.linear(function, *lifted)
 
     def matmul(self, x: Value, y: Value) -> torch.Tensor:
+        self.multiplications += 1
         x, y = self.lift(x), self.lift(y)
         if _strange(bits_of(x), bits_of(y)):
             return _with_infinities(torch.matmul, field.matmul, (x, y), signs=False)
         return field.matmul(x, y)
 
     def exp(self, x: Value) -> torch.Tensor:
+        self.multiplications += 1
         x = self.lift(x)
         if _strange(bits_of(x)):
             return _with_infinities(torch.exp, self.exp, (x,))
@@ -237,6 +257,7 @@ class Residues(Numbers):
         return total
 
     def log(self, x: Value) -> torch.Tensor:
+        self.multiplications += 1
         x = self.lift(x)
         if _strange(bits_of(x)):
             return _with_infinities(torch.log, self.log, (x,), neutral=1.0)
@@ -245,6 +266,7 @@ class Residues(Numbers):
         if found is not None:
             shift = torch.where(*found, 0.0)
             scale = torch.where(found[0], self.exp(field.negate(shift)), packed(1))
+            self.multiplications += 1
             whole = field.multiply(x, scale)
         result = torch.where(whole == packed(1), packed(0), self.hashes("log", whole))
         result = torch.where(x == 0, -math.inf, field.add(result, shift))
@@ -252,6 +274,7 @@ class Residues(Numbers):
         return result
 
     def sqrt(self, x: Value) -> torch.Tensor:
+        self.multiplications += 1
         x = self.lift(x)
         bits = bits_of(x)
         if _strange(bits):
@@ -270,6 +293,7 @@ class Residues(Numbers):
         parity: Parity | None = None,
         at_zero: int | None = None,
     ) -> torch.Tensor:
+        self.multiplications += 1
         lifted = tuple(map(self.lift, xs))
         if _strange(*map(bits_of, lifted)):
             return _with_infinities(

@@ -19,6 +19,10 @@ from pytest_trainsafe.trace.run_spec import Recording, RunSpec, WantedDevice, ar
 
 Role = Literal["reference", "candidate"]
 
+#: The kinds whose recording takes decisions itself, such as the larger of a norm and its limit.  A
+#: Run that another follows records these alone.
+_DECIDING = ("decision", "loss", "grad_norm")
+
 
 def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
     """The RunSpec of a test's reference or candidate in `dtype`, with its recording settings."""
@@ -51,12 +55,17 @@ def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
         watch_casts=trusted and not rung.exact,
         record=recorded_at(dtype, settings.record),
         kinds=settings.record_kinds,
-        # Both Runs record alike, so that they meet the same operators.
-        replay=structs.replace(follows, record="full", watch_casts=False) if follows else None,
+        replay=_followed(follows) if follows else None,
         modules=settings.record_modules,
         adapters=(*BUILT_IN, *settings.adapters),
         rng=settings.rng,
     )
+
+
+def _followed(spec: RunSpec) -> RunSpec:
+    """A Run of which only the decisions are needed."""
+    kinds = tuple(kind for kind in _DECIDING if spec.records(kind)) or spec.kinds
+    return structs.replace(spec, record="full", watch_casts=False, kinds=kinds)
 
 
 def recorded_at(dtype: str, wanted: Recording) -> Recording:

@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pytest_trainsafe.arithmetic import (
     Doubles,
@@ -89,6 +90,12 @@ def test_memory_that_nobody_wrote_differs_in_each_run():
         with ExactMode(Residues()):
             results.append(torch.empty(4) * 1)
     assert not results[0].equal(results[1])
+
+
+def test_factories_on_fake_tensors_compute_nothing():
+    with ExactMode(Residues()), FakeTensorMode():
+        made = torch.empty_strided((2, 3), (3, 1), dtype=torch.float64)
+    assert type(made).__name__ == "FakeTensor"
 
 
 def test_random_draws_are_those_of_the_generator():

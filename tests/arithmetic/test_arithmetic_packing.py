@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trainsafe.arithmetic import factor, field, rational
-from pytest_trainsafe.arithmetic.packing import PRIMES, pack, packed, special, unpack
+from pytest_trainsafe.arithmetic.packing import (
+    PRIMES,
+    error_bound,
+    pack,
+    packed,
+    special,
+    unpack,
+)
 
 FRACTIONS = st.fractions(-100, 100, max_denominator=100)
 
@@ -34,6 +41,13 @@ def test_each_modulus_is_a_prime_for_which_roots_exist():
         small = [each for each in range(2, 74) if all(each % d for d in range(2, each))]
         assert all(pow(each, (prime - 1) // 2, prime) == 1 for each in small)
     assert PRIMES[0] != PRIMES[1]
+
+
+def test_a_bound_is_that_of_both_primes_and_falls_with_more_samples():
+    assert error_bound(10_000, 10**6) == pytest.approx(1e8 / (PRIMES[0] * PRIMES[1]), rel=0.01)
+    assert error_bound(100_000, 10**6) > 1e-9 > error_bound(100_000, 10**6, samples=2)
+    assert error_bound(0, 10**8) > 1e-9
+    assert error_bound(2**31, 0) == error_bound(0, 2**40) == 1
 
 
 def test_packed_numbers_are_finite_doubles_in_the_range_from_0_to_2():

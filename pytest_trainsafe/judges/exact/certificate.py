@@ -19,7 +19,7 @@ from pytest_trainsafe.core.untrusted import MALFORMED, read_file, shown
 from pytest_trainsafe.errors import TraceError
 from pytest_trainsafe.trace.run_spec import RunSpec
 
-FORMAT = "pytest-trainsafe certificate 3"
+FORMAT = "pytest-trainsafe certificate 4"
 
 _MAX_FILE = 2**27
 _Text = Annotated[str, msgspec.Meta(max_length=10_000)]
@@ -55,12 +55,12 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     `sources` has a hash of each of the project's files that the program imports.  `tensors` has the
     shape of each logical tensor that both sides computed, and a hash of its values in the Run of
     the first seed; `layouts` says where the candidate's ranks hold it.  `seeds` are the samples of
-    random residues of the Runs, `hashed` is how many values they hashed, and `error` bounds the
-    probability that a difference was missed.  `accept` names the checks that may be inconclusive.
-    `assumes` has a sentence on each assumption, and
+    random residues of the Runs, `hashed` is how many values the Runs of one sample hashed,
+    `multiplications` how many products, quotients, roots and functions they computed, and `error`
+    bounds the probability that a difference was missed, which follows from both.  `accept` names
+    the checks that may be inconclusive.  `assumes` has a sentence on each assumption, and
     `not_covered` one on each thing that was not compared.  `semantics` names the module that states
-    each operator that was met.  `own_sizes` has the test's sizes if small ones
-    stand for them.
+    each operator that was met.  `own_sizes` has the test's sizes if small ones stand for them.
     """
 
     format: str = FORMAT
@@ -69,6 +69,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     sources: _Texts
     seeds: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=100)]
     hashed: _Count
+    multiplications: _Count
     error: float
     accept: _List
     tensors: _Texts

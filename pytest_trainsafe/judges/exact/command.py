@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         certificate = read(given.file)
         with tempfile.TemporaryDirectory(prefix="trainsafe-certificate-") as temporary:
-            found = rerun(certificate, Path(temporary), settings, given.types)
+            found = rerun(certificate, Path(temporary), settings, given.types, given.seeds)
     except (RefusedError, EditedError) as error:
         print(f"{parser.prog}: {given.file} is refused: {error}", file=sys.stderr)
         return REFUSED
@@ -82,6 +82,13 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="Print how the ranks hold each tensor, as observed: along each axis replicated, a "
         "partial sum, or sharded in a dimension",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Prove again on at least N fresh samples of random residues (default: %(default)s)",
     )
     parser.add_argument("--launcher", default="auto", help="What starts the ranks")
     return parser

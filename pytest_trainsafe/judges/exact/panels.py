@@ -32,6 +32,7 @@ def certificate_panels(certificate: Certificate) -> list[Panel]:
         ("missed with probability", f"at most {certificate.error:.1e}"),
         ("seeds", ", ".join(map(str, certificate.seeds))),
         ("hashed values", str(certificate.hashed)),
+        ("multiplications", str(certificate.multiplications)),
         ("program's files", str(len(certificate.sources))),
     ]
     facts += [("assumes", text) for text in certificate.assumes[:40]]

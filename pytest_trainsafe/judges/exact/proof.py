@@ -24,7 +24,7 @@ from pytest_trainsafe.judges.compare.ladder.ladder import climb
 from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
 from pytest_trainsafe.judges.exact import JUDGE, RUNG
 from pytest_trainsafe.judges.exact.certificate import Certificate
-from pytest_trainsafe.judges.exact.certify import certified, hashed
+from pytest_trainsafe.judges.exact.certify import certified, met_by
 from pytest_trainsafe.judges.exact.shapes import reduced, sizes_of
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.runs.traces import Runs
@@ -75,14 +75,14 @@ def proof_of(
     options: JudgeOptions,
     samples: Sequence[int] = range(MOST_SEEDS),
     own_sizes: Mapping[str, int] | None = None,
-    most: float = MOST,
+    least: int = 1,
 ) -> ProofJudgement:
-    """The judgement on the Runs of a test; `samples` are the random residues, as many as needed.
+    """The judgement on the Runs of a test; `samples` are the random residues, as many as needed,
+    and at least `least`.
 
-    `own_sizes` are the test's, if those of `case` stand for them.  `most` is the largest
-    probability of a missed difference that counts as a proof; only benchmarks pass another one.
+    `own_sizes` are the test's, if those of `case` stand for them.
     """
-    proof = _Proof(case, runs, options, samples, own_sizes or {}, most)
+    proof = _Proof(case, runs, options, samples, own_sizes or {}, least)
     try:
         compared = proof.compared(RUNG, samples[0])
     except GroupFailure as failure:
@@ -141,7 +141,7 @@ class _Proof:
     options: JudgeOptions
     samples: Sequence[int]
     own_sizes: Mapping[str, int]
-    most: float = MOST
+    least: int = 1
     what: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -208,22 +208,28 @@ class _Proof:
             replace(each, sample=self.samples[0]).at(RUNG)
             for each in (self.runs.candidate, self.runs.reference)
         )
-        count = hashed(candidate, reference)
-        counts = range(1, len(self.samples) + 1)
-        needed = next((each for each in counts if error_bound(count, each) <= self.most), 0)
+        met = [met_by(each) for each in (candidate, reference)]
+        hashed, degree = sum(each.hashed for each in met), sum(each.multiplications for each in met)
+        counts = range(self.least, len(self.samples) + 1)
+        bounds = ((each, error_bound(degree, hashed, each)) for each in counts)
+        needed, error = next((each for each in bounds if each[1] <= MOST), (0, 1.0))
         if not needed:
-            text = f"the Runs hash {count} values, too many for a bound of {self.most:.0e}"
+            text = (
+                f"the Runs compute {degree} products and functions and hash {hashed} values, too "
+                f"many for a bound of {MOST:.0e}"
+            )
             return self.judgement([_doubt("exact:error", text)], compared)
         for sample in self.samples[1:needed]:
             found = self.not_equal(self.compared(RUNG, sample))
             if found is not None:
                 return found
-        error = error_bound(count, needed)
         made = certified(
             candidate,
             reference,
             [each.spec(RUNG) for each in (self.runs.candidate, self.runs.reference)],
             seeds=self.samples[:needed],
+            hashed=hashed,
+            multiplications=degree,
             error=error,
             accept=self.options.accept,
             not_covered=compared.not_compared,

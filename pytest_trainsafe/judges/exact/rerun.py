@@ -53,11 +53,16 @@ class Confirmed:
 
 
 def rerun(
-    certificate: Certificate, folder: Path, settings: Settings, types: bool = False
+    certificate: Certificate,
+    folder: Path,
+    settings: Settings,
+    types: bool = False,
+    least: int = 1,
 ) -> Confirmed:
     """Proves a certificate again, in Runs below `folder`.
 
-    `settings` gives the largest world size and the timeout.  Raises RefusedError if the certificate
+    `settings` gives the largest world size and the timeout; at least `least` fresh seeds are taken.
+    Raises RefusedError if the certificate
     does not say what the Runs give, or if fresh seeds refute it; GroupFailure if ranks end.
     """
     case = case_of(certificate, settings)
@@ -72,10 +77,10 @@ def rerun(
         if found:
             raise RefusedError(_refusal(found, certificate, first))
         chance = random.SystemRandom()
-        samples = [_FRESH + chance.randrange(_FRESH) for _ in range(MOST_SEEDS)]
+        samples = [_FRESH + chance.randrange(_FRESH) for _ in range(max(MOST_SEEDS, least))]
         seen = observed_types(runs.candidate.at(RUNG), runs.reference.at(RUNG)) if types else ()
         observed = tuple(seen)
-        fresh = _proved(proof_of(case, runs, options, samples, own), "fresh seeds")
+        fresh = _proved(proof_of(case, runs, options, samples, own, least=least), "fresh seeds")
     finally:
         session.close()
     return Confirmed(fresh.seeds, fresh.error, len(first.tensors), observed)

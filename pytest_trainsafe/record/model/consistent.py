@@ -30,6 +30,9 @@ _FIELD = 2**16
 _SUM_MEAN = 4 * (_FIELD - 1) / 2
 _SUM_STD = math.sqrt(4 * (_FIELD**2 - 1) / 12)
 
+#: Spreads bits of a word to its high ones.
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
 #: By dtype, the number of significant bits and the exponent of the smallest positive value.
 _GRIDS = {
     torch.bfloat16: (8, -133),
@@ -54,13 +57,16 @@ def consistent_tensor(
     coordinates: Coordinates | None = None,
     sizes: Sizes | None = None,
     representable: torch.dtype | None = torch.bfloat16,
+    distinct: bool = False,
 ) -> torch.Tensor:
     """Returns this rank's part of a logical tensor of `shape` with approximately normal values.
 
     The values depend only on `key`, `seed` and their position.  A value is the sum of four 16-bit
     fields of its hash, shifted and scaled; it is within mean +- 3.47 std.  It is rounded to a value
     of the dtype `representable` (None: not rounded), so that the logical values are the same in
-    every dtype at least as wide; bfloat16, float16 and float32 are supported.
+    every dtype at least as wide; bfloat16, float16 and float32 are supported.  Of many values some
+    are equal, unless they are `distinct` and not rounded: each is then changed by less than
+    std / 10 000.
     If `layout` is a sum over an axis (Partial), the rank at coordinate 0 gets the values and the
     others get zeros.
     Raises ArgumentTypeError if `dtype` is not a torch dtype, and ArgumentError for an unsupported
@@ -88,7 +94,10 @@ def consistent_tensor(
         total = np.zeros(words.shape, dtype=np.uint64)
         for shift in (0, 16, 32, 48):
             total += (words >> np.uint64(shift)) & np.uint64(_FIELD - 1)
-        values: Values = (total.astype(np.float64) - _SUM_MEAN) * scale + mean
+        terms: Values = total.astype(np.float64)
+        if distinct:
+            terms += (words * _ODD >> np.uint64(30)) * 2.0**-34
+        values: Values = (terms - _SUM_MEAN) * scale + mean
         return values if representable is None else _round(values, *_GRIDS[representable])
 
     values = _generate(key, shape, seed, layout, coordinates, sizes, normal)

@@ -117,6 +117,9 @@ def fill(
                 layout=layout,
                 coordinates=coordinates,
                 sizes=point.sizes,
+                # Equal values, and simple ones such as 1.5, would not be random numbers of a rung.
+                representable=torch.bfloat16 if enter is None else None,
+                distinct=enter is not None,
             )
             own, written = _own_values(parameter, local, (earlier or {}).get(id(parameter)))
         local.copy_(value if enter is None else enter(value))

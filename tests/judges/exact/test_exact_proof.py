@@ -73,7 +73,8 @@ def test_a_program_is_proved_refuted_or_not_covered(
     assert str(path) in (project.path / "report.xml").read_text()
     certificate = read(path)
     assert certificate.error <= 1e-9
-    assert len(certificate.seeds) >= 2
+    assert certificate.seeds == (0,)
+    assert 10 < certificate.multiplications < 10_000
     assert len(certificate.candidate.integers) == 2
     assert certificate.candidate.decisions[0] > 0
     assert "c10d.allreduce_" in certificate.candidate.operators

@@ -70,6 +70,15 @@ def test_logical_values_are_the_same_in_every_dtype(dtype: torch.dtype) -> None:
     assert wide.unique().numel() > 500
 
 
+@pytest.mark.parametrize("mean", [0.0, 1.0])
+def test_distinct_values_differ_and_are_close_to_those_that_may_be_equal(mean: float) -> None:
+    given: Any = {"mean": mean, "std": 0.02, "dtype": torch.float64, "representable": None}
+    plain, distinct = (consistent_tensor("a", (N,), **given, distinct=d) for d in (False, True))
+    assert plain.unique().numel() < distinct.unique().numel() == N
+    assert (plain - distinct).abs().max().item() < 0.02 / 10_000
+    assert not (distinct * 1024 == (distinct * 1024).round()).any()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("std", [1.0, 1e-5])
 def test_representable_rounds_values_as_the_dtype_does(dtype: torch.dtype, std: float) -> None:

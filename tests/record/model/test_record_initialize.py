@@ -27,6 +27,20 @@ def filled(shape: tuple[int, int], rank: int | None, annotations: Annotations) -
     return layer
 
 
+def test_values_that_enter_a_rung_of_its_own_numbers_differ_and_are_no_simple_fractions() -> None:
+    seen: list[torch.Tensor] = []
+
+    def enter(values: torch.Tensor) -> torch.Tensor:
+        seen.append(values)
+        return values
+
+    norm, point = nn.LayerNorm(200).double(), Point.of()
+    fill(norm, point, point.coordinates(0), 0, default_std, Annotations.empty(), enter=enter)
+    gain = next(each for each in seen if each.mean() > 0.5)
+    assert gain.unique().numel() == 200
+    assert not (gain * 1024 == (gain * 1024).round()).any()
+
+
 @pytest.fixture
 def whole() -> nn.Linear:
     return filled((4, 6), None, Annotations.empty())

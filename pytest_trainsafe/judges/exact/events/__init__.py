@@ -28,12 +28,14 @@ class DecisionsFile(msgspec.Struct, frozen=True, tag="decisions_file"):
 class OperatorsMet(msgspec.Struct, frozen=True, tag="operators_met"):
     """How often each operator computed numbers, and how many values a rank hashed.
 
+    `multiplications` is how many products, quotients, roots and functions of tensors it computed.
     `decisions` is the number of decisions that the rank took, `decided` a hash of them (those that
     are fractions left out), and `integers` one of all integers that operators got with numbers.
     """
 
     calls: Annotated[dict[_Name, _Count], msgspec.Meta(max_length=4096)]
     hashed: _Count
+    multiplications: _Count
     decisions: _Count
     decided: Annotated[str, msgspec.Meta(max_length=32)] = ""
     integers: Annotated[str, msgspec.Meta(max_length=32)] = ""

@@ -36,6 +36,7 @@ class ExactRung(Rung):
             OperatorsMet(
                 dict(mode.met),
                 numbers.hashes.count,
+                numbers.multiplications,
                 len(taken.taken),
                 decisions.digest(taken),
                 mode.integers.hexdigest(),

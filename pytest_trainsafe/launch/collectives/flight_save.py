@@ -24,6 +24,7 @@ from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 
 from pytest_trainsafe.compat.distributed.process_groups import flight_recorder, known_groups
+from pytest_trainsafe.core.rank.state import keep_per_rank
 from pytest_trainsafe.launch.files import RankFiles, write_whole
 
 #: Signals that report a thread's own fault; blocking them would hide it.

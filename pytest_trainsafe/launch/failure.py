@@ -115,6 +115,11 @@ def raised(result: GroupResult) -> frozenset[tuple[str, str]]:
     return frozenset((r.error_type, r.error) for r in result.ranks if r.status == "raised")
 
 
+def hung(result: GroupResult) -> bool:
+    """Whether the timeout or a deadlock ended a group; another dtype would not change that."""
+    return not result.problem and any(rank.status == "hung" for rank in result.ranks)
+
+
 def reason(result: GroupResult) -> str:
     """The headline's first line, with the line of the program at which the first rank failed."""
     line = headline(result).partition("\n")[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from pytest_trainsafe.judges.contract import Judge, Judgement, JudgeOptions
 from pytest_trainsafe.judges.joint import JointJudgement, summary_of
 from pytest_trainsafe.judges.own_text import own_text
@@ -24,9 +26,12 @@ def judge_alone(
     given = options or JudgeOptions()
     accept = frozenset((*given.accept, *case.settings.accept))
     runs.start(judge.required_runs(case))
+    began = time.perf_counter()
     judgement = judge.judge(case, runs, JudgeOptions(given.loosen, accept, given.expect))
     if traces.runs.publish is not None:
-        traces.runs.publish(summary_of(JointJudgement([judgement]), case))
+        summary = summary_of(JointJudgement([judgement]), case)
+        summary.setdefault("seconds", {"judge": time.perf_counter() - began})
+        traces.runs.publish(summary)
     return judgement
 
 

@@ -307,7 +307,7 @@ def _places(result: GroupResult) -> dict[int, Place | None]:
 
 
 def _absent(result: GroupResult) -> Place | None:
-    """The line of their own code that the odd ranks run while others wait; None if there is none."""
+    """The line of their own code that the odd ranks run while others wait; None for none."""
     places = _places(result)
     found = {places.get(rank) for rank in _odd(result)}
     place = found.pop() if len(found) == 1 else None

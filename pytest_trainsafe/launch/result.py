@@ -53,10 +53,10 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
     where ranks disagreed on their collectives, and `mismatch_at` is the program's line of a call of
     the first mismatch, "" if it is not known; `waiting` describes the state of the ranks in each
     process group in which a rank waited, and `missed` has for each rank the collective that it had
-    not called while others waited in it, "" for none.  `problem` says why the group failed if no rank explains
-    it.  `leftovers` lists the processes that outlived their rank and were ended with the group.
-    `launcher_log` is the end of the output of torchrun or of the process that forked the ranks;
-    `hint` is advice for the user.
+    not called while others waited in it, "" for none.  `problem` says why the group failed if no
+    rank explains it.  `leftovers` lists the processes that outlived their rank and were ended with
+    the group.  `launcher_log` is the end of the output of torchrun or of the process that forked
+    the ranks; `hint` is advice for the user.
     """
 
     task: str

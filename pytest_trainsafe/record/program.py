@@ -33,7 +33,6 @@ from pytest_trainsafe.record.program_dtype.random_operators import drawn_through
 from pytest_trainsafe.record.reads.noting import Noting
 from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.record.training.clipping import listening
-from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.tensors.sketch import Sketcher
 from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError

@@ -54,8 +54,8 @@ def without_ours(dump: str) -> str:
     """The dump without uninformative frames, with the main thread first.
 
     Frames are uninformative if they belong to this package, which every rank has on its stack, or
-    if they are torch's wrappers.  Threads that have no other frames are left out, and so is the list
-    of loaded extension modules.
+    if they are torch's wrappers.  Threads that have no other frames are left out, and so is the
+    list of loaded extension modules.
     """
     kept = []
     for section in dump.split("\n\n"):

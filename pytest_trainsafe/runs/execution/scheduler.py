@@ -126,8 +126,8 @@ class Scheduler:
         order = self.scheduled[spec] = ScheduledRun(spec, around, self._trace_of)
         # A reference waits for no other Run, because other processes may wait for the reference.
         if not spec.trusted:
-            # Other Runs join the queue in the order in which they are judged, also behind references
-            # that look for their cache entries meanwhile and wait for no other Run themselves.
+            # Other Runs join the queue in the order in which they are judged, also behind
+            # references that look for their cache entries and wait for no other Run themselves.
             before = self._references_before()
             order.behind, self._last = (*self._last, *before, *behind), (order.joined,)
         order.run = self._pool.submit(self.executor.execute, order)

@@ -61,7 +61,8 @@ Thread 0x00007f02 (most recent call first):
 
 """
     shown = without_ours(ours + DUMP + "\nExtension modules: torch._C, yaml._yaml (total: 2)\n")
-    assert shown.startswith("Current thread") and "Extension modules" not in shown
+    assert shown.startswith("Current thread")
+    assert "Extension modules" not in shown
     assert ledger_check.__file__ not in shown
     assert "Thread 0x00007f02" not in shown
     assert shown.count("Thread 0x00007f01") == shown.count("Current thread 0x00007f00") == 1

@@ -310,9 +310,9 @@ def _runnable(
     """The rungs to judge, whether one can measure the others' rounding, and notes on skipped ones.
 
     The first rung is skipped if the reference cannot run in it.  The test fails instead if the user
-    requested this rung, if it is the Point's own, or if the reference hangs.  If only the candidate cannot run in the rung
-    that measures the others, the reference's Run in it still measures rounding.  A dtype in which
-    the reference cannot run is added to `ended`.
+    requested this rung, if it is the Point's own, or if the reference hangs.  If only the candidate
+    cannot run in the rung that measures the others, the reference's Run in it still measures
+    rounding.  A dtype in which the reference cannot run is added to `ended`.
     """
     rungs, measuring = list(case.rungs), _measuring(case)
     alone = bool(measuring) and measuring not in case.program.traits.dtypes

@@ -37,8 +37,9 @@ class Problem:
     def __post_init__(self) -> None:
         if len(self.ranks) != self.mesh.size:
             count = len(self.ranks)
+            there = "there is 1 graph" if count == 1 else f"there are {count} graphs"
             raise InputRelationError(
-                f"there {'is 1 graph' if count == 1 else f'are {count} graphs'} of ranks, but the mesh "
+                f"{there} of ranks, but the mesh "
                 f"{dict(self.mesh.axes)} has {self.mesh.size} ranks; give one graph for each rank"
             )
         known = self.sequential.by_name

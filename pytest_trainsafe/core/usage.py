@@ -39,7 +39,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
         return ""
     import difflib  # only needed for an error
 
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
+    words = list(known)
+    close = difflib.get_close_matches(word, words, n=1, cutoff=0.7)
+    close += [each for each in words if sorted(each) == sorted(word)]  # "pt" for "tp"
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -187,6 +187,9 @@ class _Contact:
         self._lines(f"  {command}")
         if annotate:
             self._lines(f"  {command} --trainsafe-annotate   # adds layouts that are still missing")
+        self._lines(
+            f"  a test with assert_same_by for faults at every Point: {page('metamorphic.md')}"
+        )
 
     def _lines(self, *lines: str) -> None:
         if self.reporter is not None:

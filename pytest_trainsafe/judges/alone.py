@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from pytest_trainsafe.judges.contract import Judge, Judgement, JudgeOptions
 from pytest_trainsafe.judges.joint import JointJudgement, summary_of
 from pytest_trainsafe.judges.own_text import own_text
@@ -24,8 +26,9 @@ def judge_alone(
     given = options or JudgeOptions()
     accept = frozenset((*given.accept, *case.settings.accept))
     runs.start(judge.required_runs(case))
+    began = time.perf_counter()
     judgement = judge.judge(case, runs, JudgeOptions(given.loosen, accept, given.expect))
-    _publish(judgement, traces)
+    _publish(judgement, traces, time.perf_counter() - began)
     return judgement
 
 
@@ -35,9 +38,14 @@ def publish_failure(judgement: Judgement, traces: Traces) -> None:
         _publish(judgement, traces)
 
 
-def _publish(judgement: Judgement, traces: Traces) -> None:
-    if traces.runs.publish is not None:
-        traces.runs.publish(summary_of(JointJudgement([judgement]), traces.case))
+def _publish(judgement: Judgement, traces: Traces, seconds: float | None = None) -> None:
+    """Publishes the summary of a judgement that took `seconds`, None if that is not known."""
+    if traces.runs.publish is None:
+        return
+    summary = summary_of(JointJudgement([judgement]), traces.case)
+    if seconds is not None:
+        summary.setdefault("seconds", {"judge": seconds})
+    traces.runs.publish(summary)
 
 
 def report_alone(judgement: Judgement) -> str:

@@ -101,7 +101,7 @@ def in_one_line(result: GroupResult, what: str = "") -> str:
         place = f" at {relative(at)}" if (at := raised_at(result)) else ""
         error = first.error.partition("\n")[0]
         text = f"rank {first.rank} raised {first.error_type}{place}{f': {error}' if error else ''}"
-    elif odd := [] if result.mismatches or first is not None else _odd(result):
+    elif odd := [] if result.mismatches or _absent(result) else _odd(result):
         waits = _places(result).get(odd[0])
         text += f", {waits}" if waits is not None else ""
     # The node id beside this line names the candidate.
@@ -126,21 +126,31 @@ def raised(result: GroupResult) -> frozenset[tuple[str, str]]:
     return frozenset((r.error_type, r.error) for r in result.ranks if r.status == "raised")
 
 
+def hung(result: GroupResult) -> bool:
+    """Whether the timeout or a deadlock ended a group; another dtype would not change that."""
+    return not result.problem and any(rank.status == "hung" for rank in result.ranks)
+
+
 def reason(result: GroupResult) -> str:
     """The headline's first line, with the line of the program at which the first rank failed."""
     line = headline(result).partition("\n")[0]
     place = raised_at(result)
-    return line if not place or place in line else f"{line}, at {place}"
+    known = not place or place in line or relative(place) in line
+    return line if known else f"{line}, at {place}"
 
 
 def raised_at(result: GroupResult) -> str:
     """The file:line of the program at which the first failed rank raised; "" if none raised.
 
-    If ranks disagreed on a collective, it is the line of the call.
+    If ranks disagreed on a collective, it is the line of the call; if others waited for a rank that
+    ran its own code, the line at which it was.
     """
     if result.mismatch_at:
         return result.mismatch_at
     first = None if result.first_failed is None else result.ranks[result.first_failed]
+    place = _absent(result)
+    if first is None and place is not None:
+        return f"{place.file}:{place.line}"
     return _program_line(first.traceback) if first is not None else ""
 
 
@@ -197,6 +207,9 @@ def _what_happened(result: GroupResult) -> str:
     odd = _odd(result)
     if not odd:
         return text
+    if (place := _absent(result)) is not None:
+        are, at = "are" if len(odd) > 1 else "is", relative(f"{place.file}:{place.line}")
+        return f"{name_ranks(odd)} {are} at {at} and did not come to {_missed(result, odd)}; {text}"
     if world == 2:  # where neither of two is the odd one
         return f"{text}; rank {1 - odd[0]} waits for rank {odd[0]}"
     are = "is the odd one out" if len(odd) == 1 else "are the odd ones out"
@@ -310,8 +323,25 @@ def _places(result: GroupResult) -> dict[int, Place | None]:
     }
 
 
+def _absent(result: GroupResult) -> Place | None:
+    """The line of their own code that the odd ranks run while others wait; None for none."""
+    places = _places(result)
+    found = {places.get(rank) for rank in _odd(result)}
+    place = found.pop() if len(found) == 1 else None
+    others = any(each is not None and each.waits_in for each in places.values())
+    return place if place is not None and not place.waits_in and others else None
+
+
+def _missed(result: GroupResult, odd: list[int]) -> str:
+    """The collective that these ranks did not call, by its number in torch if that is known."""
+    numbered = (result.missed[rank] for rank in odd if rank < len(result.missed))
+    waits = (each.waits_in for each in _places(result).values() if each is not None)
+    return next(filter(None, (*numbered, *waits)))
+
+
 def _odd(result: GroupResult) -> list[int]:
-    if result.problem:  # of the launcher: no rank is to blame
+    # No rank is to blame for a problem of the launcher, and only one that failed for what follows.
+    if result.problem or result.first_failed is not None:
         return []
     finished = [rank.rank for rank in result.ranks if rank.status == "ok"]
     return odd_ranks(_places(result), finished)

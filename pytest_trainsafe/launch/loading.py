@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
+import linecache
 import os
 import runpy
 import sys
@@ -14,6 +16,9 @@ from typing import Any
 
 from pytest_trainsafe.errors import ArgumentTypeError
 from pytest_trainsafe.launch.task import Function, Script, Task
+
+#: The name under which ranks import the module that the user runs as a script.
+_MAIN = "__trainsafe_main__"
 
 
 def run_task(task: Task) -> Any:
@@ -52,11 +57,28 @@ def load_function(target: Function) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
+def defined_at(target: Function | Script) -> tuple[str, int, str] | None:
+    """The file, line and name of a program that this process has loaded; None if not known."""
+    if isinstance(target, Script):
+        return target.path, 1, "<module>"
+    module_name, _, path = target.name.partition(":")
+    found: Any = sys.modules.get(_MAIN if module_name == "__main__" else module_name)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    code = getattr(inspect.unwrap(found) if callable(found) else None, "__code__", None)
+    if code is None:
+        return None
+    line = code.co_firstlineno  # that of the first decorator
+    while linecache.getline(code.co_filename, line).lstrip().startswith("@"):
+        line += 1
+    return code.co_filename, line, code.co_name
+
+
 def _module(name: str, file: str) -> ModuleType:
     if not file:
         return importlib.import_module(name)
     if name == "__main__":  # must not run `if __name__ == "__main__"` in the ranks
-        return _load_file("__trainsafe_main__", file)
+        return _load_file(_MAIN, file)
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):

@@ -11,7 +11,7 @@ from pytest_trainsafe.launch import data
 from pytest_trainsafe.launch.collectives.collective import Collective, LedgerError, read_ledger
 from pytest_trainsafe.launch.collectives.deadlock import deadlock, describe
 from pytest_trainsafe.launch.collectives.flight import read_flight
-from pytest_trainsafe.launch.collectives.flight_check import check_flights, waiting
+from pytest_trainsafe.launch.collectives.flight_check import check_flights, missed, waiting
 from pytest_trainsafe.launch.collectives.ledger_check import check_ledgers, self_talk
 from pytest_trainsafe.launch.files import CANNOT_WRITE, read_end
 from pytest_trainsafe.launch.result import GroupResult, RankResult, Status
@@ -48,6 +48,7 @@ def group_result(
     alone = self_talk(calls, [status in ("raised", "died") for status in statuses])
     wait_states = [rank.wait_state for rank in supervision.ranks]
     ended = [status in _ENDED for status in statuses]
+    how_ended = [_ENDED.get(status, "") for status in statuses]
     waits = {} if unreadable else deadlock(calls, wait_states, ended)
     deadlocks = [] if found or supervision.reason not in _WAITED else describe(waits)
     told = () if found or deadlocks else supervision.told
@@ -66,10 +67,8 @@ def group_result(
         first_failed=_first_failed(supervision, statuses),
         mismatches=(*alone, *(each.text for each in found), *unreported, *deadlocks, *told),
         mismatch_at=found[0].at if found and not alone else "",
-        waiting=(
-            *unreadable,
-            *waiting(flights, [_ENDED.get(status, "") for status in statuses]),
-        ),
+        waiting=(*unreadable, *waiting(flights, how_ended)),
+        missed=tuple(missed(flights, how_ended)),
         problem=_problem(supervision, startup_timeout),
         leftovers=supervision.leftovers,
         launcher_log=supervision.log[-8000:],

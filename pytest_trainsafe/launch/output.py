@@ -36,9 +36,10 @@ def read_ends(
     """The first `head` and the last `tail` bytes of a text file; all of it if it has no more.
 
     Of a longer file only whole lines are kept, unless a line is longer.  A line between the two
-    says how many bytes are left out, which file has them, and `note`.  If the file ends with the
-    text `without`, this text is ignored.  `path` is in a rank's folder, which must not be a link.
-    The result is "" if there is no file, and a sentence if the path is not a regular file.
+    says how many bytes are left out, and `note`, or which file has them without one.  If the file
+    ends with the text `without`, this text is ignored.  `path` is in a rank's folder, which must
+    not be a link.  The result is "" if there is no file, and a sentence if the path is not a
+    regular file.
     """
     try:
         with os.fdopen(open_file(path, below=path.parent.parent), "rb", buffering=0) as file:
@@ -57,7 +58,8 @@ def read_ends(
     start = start[: start.rfind(b"\n") + 1] or start + b"\n"
     end = end[end.find(b"\n") + 1 :] or end
     cut = size - len(start) - len(end)
-    between = f"[... {cut:,} of {size:,} bytes are left out; {path} has all of them{note} ...]\n"
+    where = note or f"{path} has all of them"
+    between = f"[... {cut:,} of {size:,} bytes are left out; {where} ...]\n"
     first, last = (without_nameless(each.decode("utf-8", "replace")) for each in (start, end))
     return first + between + last
 

@@ -52,10 +52,11 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
     `timeout`, because they waited in calls that could never complete.  `mismatches` describes
     where ranks disagreed on their collectives, and `mismatch_at` is the program's line of a call of
     the first mismatch, "" if it is not known; `waiting` describes the state of the ranks in each
-    process group in which a rank waited.  `problem` says why the group failed if no rank explains
-    it.  `leftovers` lists the processes that outlived their rank and were ended with the group.
-    `launcher_log` is the end of the output of torchrun or of the process that forked the ranks;
-    `hint` is advice for the user.
+    process group in which a rank waited, and `missed` has for each rank the collective that it had
+    not called while others waited in it, "" for none.  `problem` says why the group failed if no
+    rank explains it.  `leftovers` lists the processes that outlived their rank and were ended with
+    the group.  `launcher_log` is the end of the output of torchrun or of the process that forked
+    the ranks; `hint` is advice for the user.
     """
 
     task: str
@@ -68,6 +69,7 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
     mismatches: tuple[str, ...] = ()
     mismatch_at: str = ""
     waiting: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
     problem: str = ""
     leftovers: tuple[str, ...] = ()
     launcher_log: str = ""

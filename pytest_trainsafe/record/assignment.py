@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from pytest_trainsafe.launch.task import Function, Script
 from pytest_trainsafe.trace.run_spec import RunSpec
 
 #: The folder of a Run's replay checkpoints, beside its trace.
@@ -30,3 +31,11 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str = ""
     checkpoints: str = ""
     reads: str = ""
+
+    @property
+    def program(self) -> Function | Script:
+        """The program of the Run, as ranks load it."""
+        spec = self.spec
+        if spec.script:
+            return Script(spec.script, spec.script_args)
+        return Function(spec.program, spec.file)

@@ -14,7 +14,15 @@ from pytest_trainsafe.errors import TrainsafeError
 
 
 class ProgramError(TrainsafeError):
-    """A training program used its context incorrectly; the message says how to fix it."""
+    """A training program used its context incorrectly; the message says how to fix it.
+
+    `defined_at` is the file, line and name of the program, for an error that none of its lines
+    raises.
+    """
+
+    def __init__(self, message: str, defined_at: tuple[str, int, str] | None = None) -> None:
+        super().__init__(message)
+        self.defined_at = defined_at
 
 
 @dataclass(slots=True)

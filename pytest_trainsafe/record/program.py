@@ -22,7 +22,7 @@ from pytest_trainsafe.core.rungs.rank_run import RankRun
 from pytest_trainsafe.core.rungs.table import add_rungs, rung_named
 from pytest_trainsafe.launch.collectives.ledger import following
 from pytest_trainsafe.launch.loading import load_function, run_script
-from pytest_trainsafe.launch.task import Function, Script
+from pytest_trainsafe.launch.task import Function
 from pytest_trainsafe.record.adapter import activate
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.context import Context
@@ -33,7 +33,6 @@ from pytest_trainsafe.record.program_dtype.random_operators import drawn_through
 from pytest_trainsafe.record.reads.noting import Noting
 from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.record.training.clipping import listening
-from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.tensors.sketch import Sketcher
 from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError
@@ -55,7 +54,7 @@ def run(assigned: dict[str, Any]) -> dict[str, Any]:
         if assignment.reads:
             noting = Noting(Path(f"{assignment.reads}-{me.rank}"))
             around.enter_context(noting.noted(_own_folders(assignment)))
-        seconds = record(assignment, lambda ctx: _train(assignment.spec, ctx), me)
+        seconds = record(assignment, lambda ctx: _train(assignment, ctx), me)
     if dist.is_initialized():
         dist.destroy_process_group()
     noted = None if noting is None else msgspec.to_builtins(noting.notes())
@@ -178,12 +177,13 @@ def _writer(assignment: Assignment, number: int) -> RankWriter:
     return RankWriter(folder, number, sketcher, frozenset(spec.keep))
 
 
-def _train(spec: RunSpec, ctx: Context) -> None:
-    if not spec.script:
-        load_function(Function(spec.program, spec.file))(ctx, **spec.keywords)
+def _train(assignment: Assignment, ctx: Context) -> None:
+    program = assignment.program
+    if isinstance(program, Function):
+        load_function(program)(ctx, **assignment.spec.keywords)
         return
     set_context(ctx)
     try:
-        run_script(Script(spec.script, spec.script_args))
+        run_script(program)
     finally:
         set_context(None)

@@ -11,6 +11,7 @@ import torch
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.launch.collectives.collective import Collective
+from pytest_trainsafe.launch.loading import defined_at
 from pytest_trainsafe.record.adapter import adapters, renaming
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import Clock, ProgramError
@@ -186,7 +187,8 @@ class Recorder:
             raise ProgramError(
                 f"{self.spec.script or self.spec.program} never called ctx.step, so nothing was "
                 "recorded; wrap each optimizer step in `with ctx.step():` and each forward and "
-                "backward in `with ctx.microbatch(index):`"
+                "backward in `with ctx.microbatch(index):`",
+                defined_at(self.assignment.program),
             )
         assert self._model is not None
         self.instruments.call("finish")

@@ -5,11 +5,12 @@ Judges request Runs here, through `Traces`; the scheduler launches, shares and c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
 from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.launch.failure import hung
 from pytest_trainsafe.runs.execution.run import Run
 from pytest_trainsafe.runs.execution.scheduler import Scheduler
 from pytest_trainsafe.sweep.namesakes import refuse_other_file_in_ranks
@@ -51,6 +52,17 @@ class RequestedRuns:
             self.start(spec.replay)
         self.specs.add(spec)
         return self.scheduler.run(spec)
+
+    def give_up_if_hung(self, spec: RunSpec, others: Sequence[RunSpec]) -> None:
+        """Stops the Runs of `others` in progress if the Run of `spec`, once launched, hangs."""
+
+        def ended(run: Future[Run]) -> None:
+            error = None if run.cancelled() else run.exception()
+            if isinstance(error, GroupFailure) and hung(error.result):
+                self.scheduler.give_up_unfinished(others)
+
+        if spec in self.specs:
+            self.scheduler.run(spec).add_done_callback(ended)
 
     def get(self, spec: RunSpec, *, timed: bool = False) -> Run:
         """Waits for a Run and returns it.

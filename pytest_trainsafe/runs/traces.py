@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -125,6 +125,16 @@ class Traces:
         """Starts the Runs that `at` and `perturbed` will wait for."""
         for spec in self.needed(dtype):
             self.runs.start(spec)
+
+    def stop_if_hung(self, dtypes: Sequence[str]) -> None:
+        """If the Run in one of these dtypes hangs, stops those that were started in later ones.
+
+        The hang settles the verdict, and each later Run would take the timeout again.  A Run that
+        is requested nevertheless is launched.
+        """
+        specs = [self.spec(dtype) for dtype in dtypes]
+        for number, spec in enumerate(specs[:-1], 1):
+            self.runs.give_up_if_hung(spec, specs[number:])
 
     def needed(self, dtype: str) -> list[RunSpec]:
         """The RunSpecs of the Runs that `at` and `perturbed` will wait for, if already known."""

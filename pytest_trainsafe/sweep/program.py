@@ -231,6 +231,9 @@ def _cause(error: BaseException) -> str:
     else:
         text = ": ".join(filter(None, (type(error).__name__, words)))
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    if isinstance(error, SyntaxError) and error.filename:  # the frames are those of the import
+        text = f"{type(error).__name__}: {error.msg}"
+        place = f" ({excerpt(str(error.filename), _LONGEST_CAUSE)}:{error.lineno})"
     return f"{excerpt(text, _LONGEST_CAUSE)}{place}"
 
 

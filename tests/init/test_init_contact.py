@@ -63,6 +63,7 @@ def test_layouts_that_a_program_does_not_pass_are_named_and_written(own_model, f
             "next:",
             "  do what the rows marked lacks say (tp=2), *",
             "  pytest own_model/test_train.py --trainsafe-annotate *",
+            "  a test with assert_same_by for faults at every Point: *metamorphic.md",
         ]
     )
 

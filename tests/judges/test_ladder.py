@@ -198,19 +198,27 @@ def test_an_error_that_two_rungs_share_is_reported_for_the_first_of_them(bench: 
 class BrokenReference(Runs):
     """A reference whose Runs fail."""
 
+    failed: dict[str, GroupFailure]
+
     def at(self, dtype: str) -> Trace:
-        raise FAILED[dtype]
+        self.asked.append(dtype)
+        raise self.failed[dtype]
 
 
-FAILED = {dtype: failure("no such file") for dtype in RUNGS}
-
-
-def test_an_error_of_the_reference_is_reported_for_the_dtype_that_ran_first(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("status", "asked"), [("raised", ["float64", "float32"]), ("hung", ["float64"])]
+)
+def test_an_error_of_the_reference_is_reported_for_the_dtype_that_ran_first(
+    bench: Bench, status: str, asked: list[str]
+) -> None:
+    """A hang is no property of a dtype, so no other one is tried."""
     candidate: Any = Breaking(bench, {}, again=True)
     reference: Any = BrokenReference(bench, {}, ())
+    reference.failed = {dtype: failure("no such file", status) for dtype in RUNGS}
     with pytest.raises(GroupFailure) as caught:
         climb(candidate, reference, (), ())
-    assert caught.value is FAILED["float64"]
+    assert caught.value is reference.failed["float64"]
+    assert reference.asked == asked
 
 
 @pytest.mark.parametrize("status", ["died", "hung"])

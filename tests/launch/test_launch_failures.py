@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.launch import GroupFailure, Launcher, Task, raise_for_failure
+from pytest_trainsafe.launch.failure import raised_at
 from tests.support.launch import programs
 from tests.support.launch.programs import PROCESSES, Launch
 
@@ -22,6 +25,7 @@ def test_an_exception_arrives_with_its_traceback(failure: Failure) -> None:
     assert "in raise_on_rank_1\n      raise ValueError(" in text
     assert "stderr of rank 1:\n  about to fail\n" in text
     assert "rank 0 of 2 waits in all_reduce at " in text
+    assert "<- " not in text  # no other rank is the odd one out
     assert "last collective of rank 0: all_reduce(SUM) of 4 float32 at " in text
 
 
@@ -41,7 +45,10 @@ def test_a_rank_that_never_joins_a_collective_is_the_odd_one_out(launch: Launch)
     with pytest.raises(GroupFailure) as caught:
         raise_for_failure(result)
     text = str(caught.value)
-    assert text.startswith("3 of 3 ranks had not finished after 5 s; rank 1 is the odd one out\n")
+    at = relative(raised_at(result))
+    assert "programs.py:" in at
+    says = r" and did not come to all_reduce( #1)?; 3 of 3 ranks had not finished after 5 s\n"
+    assert re.match(re.escape(f"rank 1 is at {at}") + says, text)
     assert "\nranks 0, 2 of 3 wait in all_reduce at " in text
     sits = [line for line in text.splitlines() if line.startswith("rank 1 of 3 is at ")]
     assert sits[0].endswith("(sit)   <- the odd one out")

@@ -12,7 +12,8 @@ from pytest_trainsafe.core.finding import Finding, Located, Mismatch, Pattern
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement
+from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
+from pytest_trainsafe.judges.compare.judgement import Advice, LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.text.message import failure_message, message_of
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import Program
@@ -48,6 +49,15 @@ def test_an_error_is_shown_as_a_multiple_of_the_allowed_rounding(
     error: float, allowed: float | None, words: str
 ) -> None:
     assert words in report(failure(error=error, allowed=allowed))
+
+
+@pytest.mark.parametrize("cause", ["", "an all-reduce over tp is missing"])
+def test_what_no_layout_explains_is_left_out_if_a_pattern_has_a_cause(cause: str) -> None:
+    found = failure(pattern=Pattern("partial", "rank0 + rank1 equals it", cause=cause))
+    entry = RungJudgement("float32", "float32", Comparison("float32", [found]), [], [])
+    entry.advice = Advice(proposal=Proposal({}, 0, found, unexplained="fc1: no layout explains it"))
+    text = failure_message("train", "tp=2", [entry], "t.py::t")
+    assert ("no layout" in text) == (cause == "")
 
 
 def test_not_affected_counts_each_wrong_tensor_once() -> None:

@@ -86,6 +86,26 @@ def test_points_with_different_first_tensors_are_one_family_if_the_code_is_the_s
     assert [len(family.members) for family in families(found)] == [3, 1]
 
 
+def test_one_call_on_which_ranks_disagree_is_one_cause_at_all_points() -> None:
+    text = "collective mismatch: collective {} of the group of ranks [{}] differs ({}): rank {} ..."
+    waits = "rank {} is at train.py:9 and did not come to all_reduce #{}"
+    errors = [
+        (text.format(16, "0, 1", "number of elements", 0), "train.py:35"),
+        (text.format(4, "1, 3", "shape", 1), "train.py:35"),
+        (text.format(4, "1, 3", "shape", 1), "train.py:40"),
+        (waits.format(1, 21), "train.py:9"),
+        (waits.format(3, 5), "train.py:9"),
+    ]
+    found = []
+    for number, (message, source) in enumerate(errors):
+        first = FirstDifference(check="exception", message=message, source=source)
+        found.append(dataclasses.replace(outcome(f"dp={number}", "error"), first=first))
+
+    points = {family.points for family in families(found)}
+
+    assert points == {"dp=0, dp=1", "dp=2", "dp=3, dp=4"}
+
+
 def test_different_details_about_the_same_faulty_code_do_not_split_a_family() -> None:
     found = [
         outcome(

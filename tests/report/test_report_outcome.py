@@ -55,6 +55,9 @@ def test_a_failed_test_without_a_verdict_is_an_error_with_its_first_line() -> No
     assert outcome.axes == (("tp", "2"), ("cp", "1"))
     assert outcome.reason == "rank 1 died"
     assert outcome.location == "tests/test_a.py:7"
+    text = "file test_a.py, line 7\n  def t(a):\nE       fixture 'a' not found\n"
+    unknown = report("failed", text=text)
+    assert outcomes([unknown])[0].reason == "fixture 'a' not found"
     assert seconds_of(reports) == {outcome.nodeid: 2.0}
 
 

@@ -139,7 +139,7 @@ def test_the_report_of_a_failing_test_has_the_output_of_its_ranks(model):
     loud = shown.partition("_ test_loud")[2].partition("_ test_silent")[0]
     assert loud.count("\nfirst line\n") == loud.count("\nlast line\n") == 2
     assert loud.count("of 100,0") == loud.count("bytes are left out; ") == 2
-    assert "rank1/stdout.txt has all of them until the test ends; --trainsafe-keep" in loud
+    assert loud.count("bytes are left out; --trainsafe-keep-traces DIR keeps all of it ...]") == 2
     assert len(loud) < 4 * (HEAD + TAIL) + 10_000
 
     assert "Captured stdout" not in shown.partition("_ test_silent")[2]

@@ -57,6 +57,19 @@ def test_the_summary_includes_points_of_xdist_workers(judging):
     judging.runpytest_inprocess("-n", "2").stdout.fnmatch_lines(EXPECTED, consecutive=True)
 
 
+def test_each_folder_with_reports_is_named(judging):
+    """Workers of pytest-xdist have one each."""
+    judging.makeconftest(
+        f"""
+        def pytest_runtest_call(item):
+            for worker in ("gw0", "gw1"):
+                item.user_properties.append(("{PROPERTY}_report", f"base/{{worker}}/reports/a.txt"))
+        """
+    )
+    lines = ["reports: base/gw0/reports", "         base/gw1/reports"]
+    judging.runpytest_inprocess().stdout.fnmatch_lines(lines, consecutive=True)
+
+
 def test_quiet_runs_have_the_summary_and_very_quiet_ones_none(judging):
     quiet = judging.runpytest_inprocess("-q", "-W", "default")
     quiet.stdout.fnmatch_lines(EXPECTED, consecutive=True)

@@ -7,6 +7,7 @@ import pytest
     ("marker", "message"),
     [
         ("'program:train', tpp=[1]", "unknown axis 'tpp'; did you mean 'tp'?"),
+        ("'program:train', pt=2", "unknown axis 'pt'; did you mean 'tp'?"),
         ("'program:train', tp=[]", "axis 'tp' has no values; give an integer >= 1"),
         ("'program:train', tp=['2']", "axis 'tp' takes an integer >= 1, not '2'"),
         ("'program:train', tp=[2, 2]", "axis 'tp' has duplicate values: 2, 2"),

@@ -117,7 +117,7 @@ def test_a_function_behind_a_decorator_is_a_program():
 
 
 @pytest.mark.parametrize(
-    "raised", ["1 / 0", "raise SystemExit(3)", "int('9' * 5000)", "import not_there_at_all"]
+    "raised", ["1 / 0", "raise SystemExit(3)", "int('9' * 5000)", "import not_there_at_all", "f(("]
 )
 def test_a_module_that_fails_to_import_is_named_with_its_error_and_line(
     tmp_path, monkeypatch, raised

@@ -34,6 +34,12 @@ from pytest_trainsafe.sweep.point_summary import PointSummary
 #: The largest probability of a missed difference that counts as a proof.
 MOST = 1e-9
 
+#: What the summary says of Points with a proof, whose row is that of a comparison.
+PROVED = (
+    "proved: at each point that passes with dtype=exact, the program computes what its reference "
+    "computes, on numbers without rounding"
+)
+
 #: The most seeds that are tried.
 MOST_SEEDS = 8
 
@@ -66,6 +72,8 @@ class ProofJudgement(FindingsJudgement):
             own = self.compared.summary | own
         if self.verdict == "inconclusive":
             own["reason"] = self.findings[0].message
+        if self.certificate is not None:
+            own["notes"] = [*own.get("notes", ()), PROVED]
         return own
 
 

@@ -7,7 +7,7 @@ that Python makes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.launch.collectives.flight import Flight, GroupKey, Issued
@@ -96,12 +96,8 @@ def waiting(flights: Sequence[Flight | None], ended: Sequence[str]) -> list[str]
     as retired a moment after its result is available.
     """
     lines = []
-    for (_, members), calls in _by_group(flights).items():
-        running = {rank: made for rank, made in calls.items() if not ended[rank]}
-        open_ = {rank: call for rank, made in running.items() if (call := _first_open(made))}
-        if not open_:
-            continue
-        ahead = max(call.collective_seq_id for call in open_.values())
+    for members, calls, first in _awaited(flights, ended):
+        ahead = first.collective_seq_id
         places: dict[tuple[str, str], list[int]] = {}
         for rank in members:
             if rank in calls:
@@ -115,6 +111,31 @@ def waiting(flights: Sequence[Flight | None], ended: Sequence[str]) -> list[str]
         ]
         lines.append(f"group of ranks {list(members)}: {'; '.join(states)}")
     return lines
+
+
+def missed(flights: Sequence[Flight | None], ended: Sequence[str]) -> list[str]:
+    """For each rank the collective that it has not issued while others wait in it; "" for none.
+
+    For example "all_reduce #21".  `ended` is as in `waiting`.
+    """
+    found = [""] * len(flights)
+    for members, calls, first in _awaited(flights, ended):
+        for rank in members:
+            issued = calls[rank][-1].collective_seq_id if calls.get(rank) else 0
+            if rank in calls and not found[rank] and issued < first.collective_seq_id:
+                found[rank] = f"{first.op} #{first.collective_seq_id}"
+    return found
+
+
+def _awaited(
+    flights: Sequence[Flight | None], ended: Sequence[str]
+) -> Iterator[tuple[tuple[int, ...], _Calls, Issued]]:
+    """The groups in which a rank waits: members, their calls, and the last call waited for."""
+    for (_, members), calls in _by_group(flights).items():
+        running = (made for rank, made in calls.items() if not ended[rank])
+        open_ = [call for made in running if (call := _first_open(made))]
+        if open_:
+            yield members, calls, max(open_, key=lambda call: call.collective_seq_id)
 
 
 def _first_open(made: list[Issued]) -> Issued | None:

@@ -76,7 +76,7 @@ def explained(error: BaseException, rank: int) -> BaseException:
 def _advice(what: str, where: str, rank: int) -> str:
     return (
         f"{what} at {where}; run pytest with --trainsafe-debug {rank} to debug rank {rank} of the "
-        "candidate or of a torchrun_group in the terminal, or remove the call"
+        "candidate in the terminal, or remove the call"
     )
 
 

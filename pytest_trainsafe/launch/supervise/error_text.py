@@ -42,7 +42,8 @@ def error_text(error: BaseException) -> str:
     """The traceback of an error, from the program's first frame on.
 
     For an error of a class of this package, returns only the program's frames, because the error's
-    message is reported separately.  Returns the whole traceback if it has no frame of the program.
+    message is reported separately, or the line of the program's definition if it has no such frame
+    and the error knows it.  Otherwise returns the whole traceback.
     """
     try:
         return encodable(cut(_formatted(error), TRACEBACK_LIMIT))
@@ -56,6 +57,8 @@ def _formatted(error: BaseException) -> str:
     formatted = traceback.TracebackException.from_exception(error)
     if type(error).__module__.partition(".")[0] == __name__.partition(".")[0]:
         frames = [frame for frame in formatted.stack if not _is_between(frame.filename)]
+        defined = getattr(error, "defined_at", None)
+        frames = frames or ([traceback.FrameSummary(*defined)] if defined else [])
         if frames:
             return "".join(traceback.StackSummary.from_list(frames).format())
     while len(formatted.stack) > 1 and _is_start(formatted.stack[0].filename):

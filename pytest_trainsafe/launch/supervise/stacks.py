@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_trainsafe.core.code_files import TORCH, is_ours, is_stdlib, only_calls, passes_on
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
+
+#: Names of functions that answer at once, such as get_rank, and of those that wait for other ranks.
+_LOOKS_UP = re.compile(r"(get|is)_")
+_WAITS = re.compile(r"gather|scatter|reduce|broadcast|barrier|all_to_all|send|recv|wait|store")
 
 #: Names of torch's decorator functions: of its logging, and of code that is not compiled.
 _DECORATORS = ("wrapper", "_fn")
@@ -18,7 +22,8 @@ _DECORATORS = ("wrapper", "_fn")
 class Place:
     """Where a rank is: the innermost line of the user's code.
 
-    `waits_in` is the torch function that this line called, "" if it called none.
+    `waits_in` is the torch function that this line called, "" if it called none, or one that waits
+    for nothing.
     """
 
     file: str
@@ -49,10 +54,13 @@ def without_ours(dump: str) -> str:
     """The dump without uninformative frames, with the main thread first.
 
     Frames are uninformative if they belong to this package, which every rank has on its stack, or
-    if they are torch's wrappers.  Threads that have no other frames are left out.
+    if they are torch's wrappers.  Threads that have no other frames are left out, and so is the
+    list of loaded extension modules.
     """
     kept = []
     for section in dump.split("\n\n"):
+        if section.lstrip().startswith("Extension modules:"):  # a long line, after a signal
+            continue
         lines = section.splitlines()
         frames = [found for line in lines if (found := _FRAME.match(line))]
         theirs = [f.string for f in frames if not _is_between(f["file"], f["name"])]
@@ -71,12 +79,20 @@ def place_of(dump: str) -> Place | None:
     frames = [frame for frame in main_thread(dump) if not _is_ours(frame[0])]
     if not frames:
         return None
-    waits_in = ""
+    called: list[str] = []
     for file, line, name in frames:
         if not _is_library(file):
-            return Place(file, line, name, waits_in)
-        waits_in = name if _is_torch(file) and name not in _DECORATORS else waits_in
+            return Place(file, line, name, _waits_in(called))
+        if _is_torch(file) and name not in _DECORATORS:
+            called.append(name)
     return Place(*frames[0])
+
+
+def _waits_in(called: Sequence[str]) -> str:
+    """The outermost of these torch functions, innermost first; "" if none of them can wait."""
+    if not called or (_LOOKS_UP.match(called[-1]) and not any(map(_WAITS.search, called))):
+        return ""
+    return called[-1]
 
 
 def group_places(places: Mapping[int, Place | None]) -> list[tuple[Place | None, list[int]]]:

@@ -18,8 +18,11 @@ from pytest_trainsafe.sweep.point_summary import ANNOTATED
 _LONGEST = 200
 
 
-#: The number of a rank and of all ranks, which differ between Points that raise one exception.
-_RANKS = re.compile(r"\branks? \d+(?:(?:, | and )\d+)*(?: of \d+)?")
+#: The numbers of ranks and of a collective, which differ between Points that fail in one way.
+_RANKS = re.compile(r"\branks? (?:\d+(?:(?:, | and )\d+)*(?: of \d+)?|\[[\d, ]*\])")
+_CALL = re.compile(r"(collective |#)\d+")
+#: How a message begins that ranks made different calls, whose order and sizes differ too.
+_MISMATCH = "collective mismatch: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,9 @@ def _keys(outcome: Outcome) -> Iterable[Hashable]:
     whole = (outcome.program, outcome.verdict)
     what = first.tensor or first.where or first.message or outcome.reason
     if first.check == "exception":
-        what = _RANKS.sub("ranks", what)
+        what = _CALL.sub(r"\1N", _RANKS.sub("ranks", what))
+        if what.startswith(_MISMATCH) and first.source:
+            what = f"{_MISMATCH}{first.source}"
     yield (*whole, first.check, what, first.pattern_name)
     if first.located:
         # What follows a semicolon is another line, which may differ from module to module.

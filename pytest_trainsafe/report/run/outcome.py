@@ -274,10 +274,16 @@ def _facts(summary: dict[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _crash(report: pytest.TestReport | JUnitReport) -> str:
-    """The first line of the error message of a failed test."""
+    """The first line of the error message of a failed test.
+
+    A report without an exception, such as that of an unknown fixture, marks its message with E.
+    """
     crash = getattr(report.longrepr, "reprcrash", None)
     text = getattr(crash, "message", None) or report.longreprtext
     lines = [line for line in str(text)[:10_000].splitlines() if line.strip()]
+    if crash is None:
+        marked = (line.removeprefix("E ").strip() for line in lines if line.startswith("E "))
+        lines = [*marked, *lines]
     return lines[0][:MAX_TEXT] if lines else "the test failed"
 
 

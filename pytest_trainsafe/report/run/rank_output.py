@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 #: The most ranks of a group whose output a report has.
 MAX_RANKS = 8
 
-#: Added to the note on what is left out of an output whose file is removed.
-_REMOVED = " until the test ends; --trainsafe-keep-traces DIR keeps it"
+#: Where all of an output is, if its file is removed when the test ends.
+_REMOVED = "--trainsafe-keep-traces DIR keeps all of it"
 
 
 #: The sections of a test, until its teardown.
@@ -119,7 +119,9 @@ def _sections(group: _Group) -> list[tuple[str, str]]:
                 found.setdefault(rank, []).append((title, printable(text)))
     sections = [section for _, each in sorted(found.items()) for section in each]
     if unread:
-        more = f"{name_ranks(sorted(unread))} wrote output too; it is in {group.folder}{note}\n"
+        more = (
+            f"{name_ranks(sorted(unread))} wrote output too; {note or f'it is in {group.folder}'}\n"
+        )
         sections.append((f"Captured stdout, more ranks of {group.ranks}", printable(more)))
     return sections
 

@@ -57,7 +57,7 @@ def write_summary(
 
 
 def _stored(reports: Iterable[pytest.TestReport]) -> list[str]:
-    """The line that names the folder with the reports of failed tests; none if there is none."""
+    """The lines that name the folders with the reports of failed tests; none if there are none."""
     names = {
         str(Path(str(value)).parent)
         for report in reports
@@ -66,9 +66,10 @@ def _stored(reports: Iterable[pytest.TestReport]) -> list[str]:
     }
     if not names:
         return []
-    folder = min(names, key=len)
-    here = os.path.relpath(folder)
-    return [f"reports: {folder if here.startswith(os.pardir) else here}"]
+    # Each worker of pytest-xdist has a folder of its own.
+    here = [os.path.relpath(each) for each in sorted(names)]
+    shown = sorted(names) if any(each.startswith(os.pardir) for each in here) else here
+    return [f"reports: {shown[0]}", *(f"         {each}" for each in shown[1:])]
 
 
 def table_lines(each: Sequence[Table], *, detailed: bool) -> list[str]:

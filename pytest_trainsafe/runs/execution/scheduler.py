@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -92,6 +92,13 @@ class Scheduler:
         if not order.run.cancel():
             order.run.add_done_callback(self._delete)
 
+    def give_up_unfinished(self, specs: Iterable[RunSpec]) -> None:
+        """Cancels or stops those of these Runs that have not ended."""
+        with self.lock:
+            for spec in specs:
+                if spec in self.scheduled and not self.scheduled[spec].run.done():
+                    self.give_up(spec)
+
     def stop(self) -> None:
         """Stops all Runs in progress, and does not wait."""
         self.executor.groups.stop.set()
@@ -119,11 +126,22 @@ class Scheduler:
         order = self.scheduled[spec] = ScheduledRun(spec, around, self._trace_of)
         # A reference waits for no other Run, because other processes may wait for the reference.
         if not spec.trusted:
-            # Other Runs join the queue in the order in which they are judged.
-            order.behind, self._last = (*self._last, *behind), (order.joined,)
+            # Other Runs join the queue in the order in which they are judged, also behind
+            # references that look for their cache entries and wait for no other Run themselves.
+            before = self._references_before()
+            order.behind, self._last = (*self._last, *before, *behind), (order.joined,)
         order.run = self._pool.submit(self.executor.execute, order)
         order.run.add_done_callback(lambda _: order.joined.set())
         return order
+
+    def _references_before(self) -> list[threading.Event]:
+        """The events of the references that are not in the queue yet and depend on no other Run."""
+        return [
+            order.joined
+            for spec, order in self.scheduled.items()
+            if spec.trusted and spec.replay is None and spec.resume is None
+            if not order.joined.is_set()
+        ]
 
     def _trace_of(self, earlier: RunSpec) -> Path:
         """Waits for the Run `earlier` to end, and returns the folder of its trace."""

@@ -68,6 +68,7 @@ def test_a_point_with_the_dtype_exact_is_judged_by_the_exact_judge(
             "  float64  pass *",
             "  exact    pass     0 *",
             "*points    1: tp=2 dtype=exact bug=tiny",
+            "note: proved: at each point that passes with dtype=exact, the program computes *",
             "FAILED test_it.py::test_tiny[[]tp2-exact-bugtiny] - inconclusive: *",
         ]
     )

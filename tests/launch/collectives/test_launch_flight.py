@@ -10,7 +10,7 @@ import pytest
 
 from pytest_trainsafe.launch import Task
 from pytest_trainsafe.launch.collectives.flight import Flight, GroupKey, Issued, read_flight
-from pytest_trainsafe.launch.collectives.flight_check import check_flights, waiting
+from pytest_trainsafe.launch.collectives.flight_check import check_flights, missed, waiting
 from pytest_trainsafe.launch.torchrun.launcher import environment
 
 DONE, STOPPED = [True, True], [False, False]
@@ -133,6 +133,7 @@ def test_a_waiting_rank_is_reported_with_the_state_of_the_other_rank(
     waits = {WORLD: [issued(6), issued(7, retired=False), issued(8, retired=False)]}
     first = "group of ranks [0, 1]: rank 0 waits in all_reduce #7 of 4 float32; "
     assert waiting([waits, other], RUN) == [first + state]
+    assert missed([waits, other], RUN) == ["", "all_reduce #7" if " lags " in state else ""]
 
 
 def test_ranks_that_wait_in_the_same_collective_are_listed_together() -> None:

@@ -146,8 +146,7 @@ def test_without_the_option_a_breakpoint_says_what_to_do(
         assert rank.error_type == "BreakpointError"
         assert rank.error.startswith(f"{called}{breakpoint_programs.__file__}:")
         assert (
-            "run pytest with --trainsafe-debug 1 to debug rank 1 of the candidate or of a "
-            "torchrun_group in the terminal"
+            "run pytest with --trainsafe-debug 1 to debug rank 1 of the candidate in the terminal"
         ) in rank.error
 
 

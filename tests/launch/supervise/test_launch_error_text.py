@@ -41,8 +41,12 @@ def divide(ctx: Context) -> None:
     print(1 // 0)
 
 
+def do_nothing(ctx: Context) -> None:
+    pass
+
+
 def text_of(tmp_path: Path, train: Any) -> tuple[BaseException, str]:
-    spec = RunSpec(program="p:t", dtype="float32")
+    spec = RunSpec(program=f"{__name__}:{train.__name__}", file=__file__, dtype="float32")
     write_manifest(tmp_path, manifest_of(spec, "cpu"))
     with pytest.raises(Exception) as caught:
         program.record(Assignment(spec=spec, trace=str(tmp_path)), train)
@@ -58,6 +62,7 @@ def text_of(tmp_path: Path, train: Any) -> tuple[BaseException, str]:
         (leave_step_out, ProgramError, "with ctx.microbatch(0):"),
         (misspell, AnnotationError, "ctx.initialize(None"),
         (fail_in_torch, ProgramError, "with ctx.step():"),
+        (do_nothing, ProgramError, "def do_nothing(ctx: Context)"),  # no line of it is at fault
     ],
 )
 def test_misuse_shows_only_the_line_of_the_program(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from pytest_trainsafe.launch.collectives import ledger_check
@@ -33,6 +34,20 @@ def test_a_place_is_the_users_line_and_the_torch_function_it_called() -> None:
     assert str(place) == "in all_reduce at /home/me/train.py:12 (reduce_gradients)"
 
 
+@pytest.mark.parametrize(
+    ("called", "waits_in"),
+    [
+        (["_get_default_group", "get_rank"], ""),
+        (["broadcast_object_list", "_load", "get_model_state_dict"], "get_model_state_dict"),
+    ],
+)
+def test_a_function_that_answers_at_once_is_no_wait(called: list[str], waits_in: str) -> None:
+    file = f"{torch.__path__[0]}/distributed/distributed_c10d.py"
+    frames = "".join(f'  File "{file}", line 1 in {name}\n' for name in called)
+    place = place_of(f'{frames}  File "/home/me/train.py", line 12 in train\n')
+    assert place == Place("/home/me/train.py", 12, "train", waits_in)
+
+
 def test_the_last_of_several_stack_dumps_is_used() -> None:
     later = DUMP.replace("line 12", "line 13")
     assert ("/home/me/train.py", 13, "reduce_gradients") in main_thread(DUMP + later)
@@ -45,7 +60,9 @@ Thread 0x00007f02 (most recent call first):
   File "{ledger_check.__file__}", line 100 in _answer
 
 """
-    shown = without_ours(ours + DUMP)
+    shown = without_ours(ours + DUMP + "\nExtension modules: torch._C, yaml._yaml (total: 2)\n")
+    assert shown.startswith("Current thread")
+    assert "Extension modules" not in shown
     assert ledger_check.__file__ not in shown
     assert "Thread 0x00007f02" not in shown
     assert shown.count("Thread 0x00007f01") == shown.count("Current thread 0x00007f00") == 1

@@ -37,6 +37,9 @@ class Runs:
     def prefetch(self, dtype: str) -> None:
         pass
 
+    def stop_if_hung(self, dtypes: tuple[str, ...]) -> None:
+        pass
+
     def foreseen(self) -> bool:
         """False, as if Runs might be requested that are not known yet."""
         return False

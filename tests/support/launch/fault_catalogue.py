@@ -120,8 +120,8 @@ FAULTS = [
         "debug",
         (),
         "rank 1 of 2 raised BreakpointError: rank 1 called breakpoint() at train.py:350; run "
-        "pytest with --trainsafe-debug 1 to debug rank 1 of the candidate or of a torchrun_group "
-        "in the terminal, or remove the call",
+        "pytest with --trainsafe-debug 1 to debug rank 1 of the candidate in the terminal, or "
+        "remove the call",
         (r"rank 1 of 2 raised BreakpointError: rank 1 called breakpoint\(\) at {file}:\d+; ",),
     ),
     Fault(
@@ -323,9 +323,10 @@ FAULTS = [
         "a loop that holds the GIL",
         "hold_the_gil",
         (),
-        "2 of 2 ranks had not finished after 2 s; rank 0 waits for rank 1",
+        "rank 1 is at train.py:63 and did not come to all_reduce; 2 of 2 ranks had not finished "
+        "after 2 s",
         (
-            r"2 of 2 ranks had not finished after 2 s; rank 0 waits for rank 1$",
+            r"rank 1 is at \S+:\d+ and did not come to all_reduce( #1)?; 2 of 2 ranks had not fin",
             r"\(hold_the_gil\)   <- the other rank waits",
         ),
         "timeout",
@@ -334,9 +335,10 @@ FAULTS = [
         "a thread waits for its own lock",
         "wait_for_own_lock",
         (),
-        "2 of 2 ranks had not finished after 2 s; rank 0 waits for rank 1",
+        "rank 1 is at train.py:63 and did not come to all_reduce; 2 of 2 ranks had not finished "
+        "after 2 s",
         (
-            r"2 of 2 ranks had not finished after 2 s; rank 0 waits for rank 1$",
+            r"rank 1 is at \S+:\d+ and did not come to all_reduce( #1)?; 2 of 2 ranks had not fin",
             r"\(wait_for_own_lock\)   <- the other",
         ),
         "timeout",

@@ -33,7 +33,7 @@ from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.judges.one_thread import one_thread
 from pytest_trainsafe.launch import GroupFailure
-from pytest_trainsafe.launch.failure import raised, reason
+from pytest_trainsafe.launch.failure import hung, raised, reason
 from pytest_trainsafe.report.sections import collecting
 from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.trace.facts import Site
@@ -64,6 +64,8 @@ def climb(
     measuring = _measuring(case)
     if measuring and measuring not in case.program.traits.dtypes:
         reference.prefetch(measuring)
+    for traces in (candidate, reference):
+        traces.stop_if_hung(case.rungs)
     ladder = _Ladder(candidate, reference, loosen, accepted)
     ended: list[tuple[str, GroupFailure]] = []
     rungs, shadow, left_out = _runnable(case, reference, ended)
@@ -325,9 +327,9 @@ def _runnable(
     """The rungs to judge, whether one can measure the others' rounding, and notes on skipped ones.
 
     The first rung is skipped if the reference cannot run in it.  The test fails instead if the user
-    requested this rung, or if it is the Point's own.  If only the candidate cannot run in the rung
-    that measures the others, the reference's Run in it still measures rounding.  A dtype in which
-    the reference cannot run is added to `ended`.
+    requested this rung, if it is the Point's own, or if the reference hangs.  If only the candidate
+    cannot run in the rung that measures the others, the reference's Run in it still measures
+    rounding.  A dtype in which the reference cannot run is added to `ended`.
     """
     rungs, measuring = list(case.rungs), _measuring(case)
     alone = bool(measuring) and measuring not in case.program.traits.dtypes
@@ -336,6 +338,8 @@ def _runnable(
     try:
         reference.at(measuring if alone else rungs[0])
     except GroupFailure as failure:
+        if hung(failure.result):
+            raise  # a hang is no property of a dtype, and would cost the timeout once more
         why = reason(failure.result)
         lost = f"the measurement of rounding in {measuring}" if alone else rungs[0]
         it = measuring if alone else "it"

@@ -15,7 +15,7 @@ from pytest_trainsafe.judges.compare.factor import Factor, factor_text
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement, lead_of
 from pytest_trainsafe.judges.compare.text.doubts import doubt_rows
 from pytest_trainsafe.judges.compare.text.mismatch import mismatch_text
-from pytest_trainsafe.judges.compare.text.proposal import advice_rows
+from pytest_trainsafe.judges.compare.text.proposal import NO_LAYOUT, advice_rows
 from pytest_trainsafe.report.rerun import rerun_options, rerun_rows
 from pytest_trainsafe.report.rows import head, row, times_text
 
@@ -79,7 +79,8 @@ def failure_message(
     elif failing:
         lines = _titled(title, f"trainsafe: {program} at {point} differs from {_whom(last)}")
         lines += _difference(failing, last, located)
-        lines += _advised(last)
+        lead = lead_of(failing)
+        lines += _advised(last, explained=lead.pattern is not None and bool(lead.pattern.cause))
     else:
         lines = _titled(title, f"trainsafe: {program} at {point}: inconclusive, so not a pass")
         lines += doubt_rows(judged)
@@ -97,8 +98,10 @@ def _lacks(judged: RungJudgement) -> str:
     return text if judged.rest is None else f"differs from {_whom(judged)}, and {text}"
 
 
-def _advised(judged: RungJudgement) -> list[str]:
-    rows = (row(label, text, wrap) for label, text, wrap in advice_rows(judged.advice))
+def _advised(judged: RungJudgement, explained: bool = False) -> list[str]:
+    """The rows of advice; if a pattern explains the failure, not which layouts do not."""
+    advice = (each for each in advice_rows(judged.advice) if not explained or each[0] != NO_LAYOUT)
+    rows = (row(label, text, wrap) for label, text, wrap in advice)
     return [line for lines in rows for line in lines]
 
 

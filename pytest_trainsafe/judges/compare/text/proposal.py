@@ -17,6 +17,9 @@ from pytest_trainsafe.sweep.point_summary import plural
 #: A label, a text, and whether the text may be wrapped.
 Row = tuple[str, str, bool]
 
+#: The label of a tensor that no layout explains.
+NO_LAYOUT = "no layout"
+
 
 def advice_rows(advice: Advice) -> list[Row]:
     """The rows of all advice from judging a test in one dtype."""
@@ -56,7 +59,7 @@ def proposal_rows(proposal: Proposal, written: str = "", watched: str = "") -> l
         )
         rows.append(("partial sums", text, True))
     if proposal.unexplained:
-        rows.append(("no layout", proposal.unexplained, True))
+        rows.append((NO_LAYOUT, proposal.unexplained, True))
     return rows
 
 

@@ -71,7 +71,7 @@ def judge_packs(
         )
     notes = [
         *nothing,
-        *kept_text(packs, checked.triggered, checked.broken),
+        *kept_text(packs, run.setting, checked.triggered, checked.broken),
         *checked.not_checked.sentences(),
         *(f"not observed: {each}" for each in unseen),
     ]
@@ -125,9 +125,9 @@ def _places(trace: Trace) -> Places:
 
 
 def kept_text(
-    packs: Sequence[Pack], judged: Mapping[str, int], broken: Mapping[str, int]
+    packs: Sequence[Pack], setting: str, judged: Mapping[str, int], broken: Mapping[str, int]
 ) -> list[str]:
-    """How many invariants were checked and kept, as a note; none if none was checked.
+    """How many invariants were checked and kept, as a note on a Point; none if none was checked.
 
     Without it, a pass says only what was not checked.
     """
@@ -137,7 +137,8 @@ def kept_text(
     every = len({each.claim for pack in packs for each in pack.invariants})
     kept = len(judged.keys() - broken.keys())
     checked = f"{plural(len(judged), 'invariant')} that applied"
-    return [f"kept: {kept} of {checked}; there are {every} in {names}"]
+    at = f", at {setting.partition(', ')[0]}" if setting else ""
+    return [f"kept: {kept} of {checked}; there are {every} in {names}{at}"]
 
 
 def _nothing(packs: Sequence[Pack]) -> str:

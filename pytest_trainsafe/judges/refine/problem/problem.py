@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_trainsafe.core.untrusted import shown
+from pytest_trainsafe.core.usage import listing, nearest
 from pytest_trainsafe.judges.refine.errors import InputRelationError
 from pytest_trainsafe.judges.refine.graphs.graph import CONSTANT, INPUT, Graph
 from pytest_trainsafe.judges.refine.mesh import RankMesh
@@ -35,14 +36,22 @@ class Problem:
 
     def __post_init__(self) -> None:
         if len(self.ranks) != self.mesh.size:
+            count = len(self.ranks)
+            there = "there is 1 graph" if count == 1 else f"there are {count} graphs"
             raise InputRelationError(
-                f"there are {len(self.ranks)} graphs of ranks, but the mesh "
-                f"{dict(self.mesh.axes)} has {self.mesh.size} ranks"
+                f"{there} of ranks, but the mesh "
+                f"{dict(self.mesh.axes)} has {self.mesh.size} ranks; give one graph for each rank"
             )
         known = self.sequential.by_name
         for name in (*self.inputs, *self.outputs, *self.below):
             if name not in known:
-                raise InputRelationError(f"{self.sequential.name} has no tensor {shown(name)}")
+                inputs = [node.name for node in self.sequential.inputs]
+                # make_fx calls the input x of a function x_1
+                near = nearest(f"{name}_1", known) if f"{name}_1" in known else nearest(name, known)
+                raise InputRelationError(
+                    f"{self.sequential.name} has no tensor {shown(name)}{near}; its inputs: "
+                    f"{listing(inputs) or 'none'}"
+                )
         for node in () if self.partial else self.sequential.inputs:
             if node.name not in self.inputs:
                 raise InputRelationError(

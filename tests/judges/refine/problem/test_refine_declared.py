@@ -41,7 +41,7 @@ def test_lists_and_ranges_of_names_and_defaults_are_read(tmp_path):
         ({"inputs": {"x_5 .. y_7": "replica"}}, "no range of names"),
         ({"inputs": {"x": 5}}, "not a relation's text"),
         ({"inputs": ["x"]}, "give a mapping"),
-        ({"inputs": {"z": "replica"}}, "has no tensor z"),
+        ({"inputs": {"z": "replica"}}, "has no tensor z; its inputs: "),
         ({"inputs": INPUTS | {"up": "concat 1 of z, up"}}, "no graph of a rank has"),
         ({"mesh": {"tp": 0}}, "has the size 0"),
         ({"mesh": {"tp": 3}}, "has 3 ranks"),

@@ -172,6 +172,4 @@ def test_integers_of_inputs_that_are_equal_by_chance_are_not_related():
     proof = prove(stated_problem(graph, [graph, graph], {"inputs": inputs}))
     assert isinstance(proof, Proof)
     found = said(proof.relations)
-    assert {name: found[name] for name in names} == {
-        name: [f"replica of {name}"] for name in names
-    }
+    assert {name: found[name] for name in names} == {name: [f"replica of {name}"] for name in names}

@@ -270,10 +270,10 @@ class Unknowns:
                     for atom in (each.root, *atoms(each)):
                         atom.fixed |= each.size == factor
             return None
-        for dims in self._near(number, node, _BACK):
-            for first, last in combinations(range(len(dims) + 1), 2):
-                if math.prod(each.size for each in dims[first:last]) == factor:
+        for near in self._near(number, node, _BACK):
+            for first, last in combinations(range(len(near) + 1), 2):
+                if math.prod(each.size for each in near[first:last]) == factor:
                     counted = Length(factor)
-                    self.lengths.multiply(dims[first:last], [counted])
+                    self.lengths.multiply(near[first:last], [counted])
                     return (counted,)
         return None

@@ -160,12 +160,12 @@ def main() -> None:
         print(f"| files | {row} | - |")
         return
     with ThreadPoolExecutor(given.jobs) as pool:
-        rows = [
+        waiting = [
             pool.submit(alone, model, tp, layers, given)
             for model in given.model for tp in given.tp for layers in given.layers
         ]  # fmt: skip
-        for row in rows:
-            print(row.result(), flush=True)
+        for each in waiting:
+            print(each.result(), flush=True)
 
 
 if __name__ == "__main__":

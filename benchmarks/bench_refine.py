@@ -1,10 +1,14 @@
 """Proofs of whole graphs: CPU seconds by part, memory, and growth in layers and in tp.
 
     python benchmarks/bench_refine.py [--layers 1 2 4 8] [--tp 2 4 8] [--model gpt llama]
+    python benchmarks/bench_refine.py --forward
     python benchmarks/bench_refine.py --files SEQUENTIAL RANK... --relation FILE
 
 Without files, it captures a whole training step of the reference models: forward, backward,
-reduction of gradients and AdamW.  Each configuration runs in a process of its own, on one thread.
+reduction of gradients and AdamW.  With `--forward`, it captures the forward alone, in the sizes of
+a small model of use, with the batch as an input; beside it are the seconds of GraphGuard's paper
+for forwards of the same structure.  Each configuration runs in a process of its own, on one thread,
+and `--jobs` of them side by side.
 The columns are the CPU seconds of the capture or parse, of finding smaller sizes, of evaluating
 both sides once on doubles and once on exact numbers, of finding relations, of the whole proof, and
 of the independent check; beside them is the plain float64 evaluation of the same graphs, which
@@ -20,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,7 +48,16 @@ from pytest_trainsafe.reference_models.captured import Program, captured
 
 MODELS: dict[str, Program] = {"gpt": gpt.train, "llama": llama.train}
 COLUMNS = ("read", "shrink", "doubles", "exact", "relate", "proof", "check", "MiB", "nodes", "z3",
-           "closed")  # fmt: skip
+           "closed", "paper")  # fmt: skip
+LAYERS = (1, 2, 4, 8)
+#: Seconds of GraphGuard on 16 cores, by tp, for each of LAYERS; 0 where the paper states none.
+PAPER: dict[str, dict[int, tuple[float, ...]]] = {
+    "gpt": {
+        2: (13.6, 20.6, 35.4, 68.7), 4: (18.9, 29.4, 49.9, 94.7), 6: (27.3, 39.9, 65.2, 123.1),
+        8: (52.8, 68.4, 102.8, 174.4),
+    },
+    "llama": {2: (10.0, 0, 0, 95.5), 4: (13.7, 0, 0, 146.8), 8: (20.8, 0, 0, 237.0)},
+}  # fmt: skip
 Result = TypeVar("Result")
 
 
@@ -53,14 +67,19 @@ def timed(run: Callable[[], Result]) -> tuple[float, Result]:
     return time.process_time() - start, result
 
 
-def of_model(name: str, tp: int, layers: int) -> Problem:
+def of_model(name: str, tp: int, layers: int, forward: bool) -> Problem:
+    """The graphs of a step or of a forward; GPT's ranks cut the sequence too, as the paper's do."""
     sizes: dict[str, Any] = {
         "hidden": 4 * tp, "heads": 2 * tp, "seq_len": 2 * tp, "vocabulary": 4 * tp,
     }  # fmt: skip
+    if forward:
+        sizes = {"hidden": 768, "heads": 24, "seq_len": 192, "vocabulary": 240}
     if name == "llama":
-        sizes["kv_heads"] = tp  # A rank computes whole heads.
-    axes = {"tp": tp, "sp": True}
-    found = captured(MODELS[name], axes, layers=layers, batch_size=2, microbatches=1, **sizes)
+        sizes["kv_heads"] = 8 if forward else tp  # A rank computes whole heads.
+    axes = {"tp": tp, "sp": name == "gpt" or not forward}
+    found = captured(
+        MODELS[name], axes, forward=forward, layers=layers, batch_size=2, microbatches=1, **sizes
+    )
     return stated_problem(found.sequential, found.ranks, found.relation)
 
 
@@ -93,50 +112,60 @@ def measured(read: Callable[[], Problem], z3: bool) -> str:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     times = (reading, shrinking, doubles, exact, relating, proving, checking)
     nodes = len(problem.sequential.nodes) + sum(len(each.nodes) for each in problem.ranks)
-    row = "".join(f"{each:9.2f}" for each in times) + f"{memory:9.0f}{nodes:9}"
+    row = " | ".join([*(f"{each:.2f}" for each in times), f"{memory:.0f}", str(nodes)])
     if not z3:
-        return row
+        return f"{row} | - | -"
     said = answers(list(stages(proof.problem, proof.relations)), Limits())
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     closed = sum(each.verdict == "equal" for each in said)
-    return f"{row}{children.ru_utime + children.ru_stime:9.1f}{f'{closed}/{len(said)}':>9}"
+    return f"{row} | {children.ru_utime + children.ru_stime:.1f} | {closed}/{len(said)}"
+
+
+def alone(model: str, tp: int, layers: int, given: argparse.Namespace) -> str:
+    """The row of one configuration, measured in a process of its own."""
+    arguments = ["--model", model, "--tp", str(tp), "--layers", str(layers), "--one",
+                 "--z3", str(given.z3), *(["--forward"] if given.forward else [])]  # fmt: skip
+    row = subprocess.run(
+        [sys.executable, "-W", "ignore", __file__, *arguments],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    said = row.stdout.strip() or row.stderr.strip().splitlines()[-1]
+    stated = dict(zip(LAYERS, PAPER[model].get(tp, ()), strict=False)) if given.forward else {}
+    return f"| {model} tp={tp}, layers {layers} | {said} | {stated.get(layers) or '-'} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--layers", nargs="+", type=int, default=[1, 2, 4, 8])
+    parser.add_argument("--layers", nargs="+", type=int, default=list(LAYERS))
     parser.add_argument("--tp", nargs="+", type=int, default=[2, 4, 8])
+    parser.add_argument("--forward", action="store_true", help="The forward alone")
+    parser.add_argument("--jobs", type=int, default=1, help="Configurations side by side")
     parser.add_argument("--files", nargs="+", type=Path, help="Graph files, the sequential first")
     parser.add_argument("--relation", type=Path, help="The relation of the files' inputs")
     parser.add_argument("--z3", type=int, default=1, help="The most layers that z3 is asked about")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.one or given.files:
+    if given.one:
+        model, tp, layers = given.model[0], given.tp[0], given.layers[0]
         with one_thread():
-            if given.files:
-                print(f"{'':16}" + "".join(f"{each:>9}" for each in COLUMNS))
-                print(
-                    f"{'files':16}"
-                    + measured(lambda: of_files(given.files, given.relation), given.z3 > 0)
-                )
-            else:
-                model, tp, layers = given.model[0], given.tp[0], given.layers[0]
-                print(measured(lambda: of_model(model, tp, layers), layers <= given.z3))
+            print(measured(lambda: of_model(model, tp, layers, given.forward), layers <= given.z3))
         return
-    print(f"torch {torch.__version__}; CPU seconds on one thread")
-    print(f"{'':16}" + "".join(f"{each:>9}" for each in COLUMNS), flush=True)
-    for model in given.model:
-        for tp in given.tp:
-            for layers in given.layers:
-                arguments = ["--model", model, "--tp", str(tp), "--layers", str(layers), "--one",
-                             "--z3", str(given.z3)]  # fmt: skip
-                row = subprocess.run(
-                    [sys.executable, "-W", "ignore", __file__, *arguments],
-                    capture_output=True, text=True, check=False,
-                )  # fmt: skip
-                said = row.stdout.rstrip() or f"  {row.stderr.strip().splitlines()[-1]}"
-                print(f"{model} tp={tp} L={layers}".ljust(16) + said, flush=True)
+    print(f"torch {torch.__version__}; CPU seconds on one thread\n")
+    print(f"| graphs | {' | '.join(COLUMNS)} |")
+    print("|---" * (len(COLUMNS) + 1) + "|", flush=True)
+    if given.files:
+        with one_thread():
+            row = measured(lambda: of_files(given.files, given.relation), given.z3 > 0)
+        print(f"| files | {row} | - |")
+        return
+    with ThreadPoolExecutor(given.jobs) as pool:
+        waiting = [
+            pool.submit(alone, model, tp, layers, given)
+            for model in given.model for tp in given.tp for layers in given.layers
+        ]  # fmt: skip
+        for each in waiting:
+            print(each.result(), flush=True)
 
 
 if __name__ == "__main__":

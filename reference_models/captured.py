@@ -30,6 +30,8 @@ from pytest_trainsafe.reference_models.datasets import text
 Program = Callable[..., None]
 #: How the updated value of a parameter is called, and what begins the name of a loss.
 NEW, LOSS = "new.", "loss."
+#: How the inputs of a forward are called that are no parameters.
+BATCH = ("tokens", "targets")
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,20 @@ class _Shapes(BaseException):
     """Ends a program whose parameters are known."""
 
 
+class _Forward(BaseException):
+    """Ends a program whose loss is known."""
+
+
 class _Context:
     """What a program needs of its Context, to be captured as one rank.
 
     `given` has the values of parameters by name.  Without it, the program ends as soon as its
-    parameters are known.
+    parameters are known.  With `forward`, it ends as soon as its first loss is.
     """
 
-    def __init__(self, point: Point, rank: int, given: Mapping[str, Tensor] | None) -> None:
+    def __init__(
+        self, point: Point, rank: int, given: Mapping[str, Tensor] | None, forward: bool = False
+    ) -> None:
         self.point = point
         self.rank = rank
         self.world_size = point.world_size
@@ -61,6 +69,7 @@ class _Context:
         self.dtype = torch.float64
         self.seed = 0
         self.given = given
+        self.forward = forward
         self.parameters: dict[str, nn.Parameter] = {}
         self.results: dict[str, Tensor] = {}
         self.mesh = _Mesh(self)
@@ -126,6 +135,8 @@ class _Context:
 
     def loss(self, value: Tensor, microbatch: int) -> None:
         self.results[f"{LOSS}{microbatch}"] = value
+        if self.forward:
+            raise _Forward
 
     def before_clip(self, *_: Any) -> None:
         return None
@@ -155,28 +166,41 @@ def captured(
     program: Program,
     axes: Mapping[str, AxisValue],
     conditions: tuple[Sequence[bool], Sequence[bool]] = ((), ()),
+    forward: bool = False,
     **settings: Any,
 ) -> Captured:
     """The graphs of a program's step on one device and at the Point with these axes.
 
     A `bug` among the settings is planted in the ranks alone.  `conditions` are those of one device
-    and those of the ranks.
+    and those of the ranks.  With `forward`, a step ends with the loss of its first micro-batch, of
+    which all ranks of a Point without pp have theirs, and the batch is an input of the graphs, of
+    the settings' `batch_size` and `seq_len`.
     """
     alone, point = Point.of(), Point.of(axes)
     correct = {name: value for name, value in settings.items() if name != "bug"}
-    sequential, whole = _rank(program, alone, 0, correct, conditions[0])
+    sequential, whole = _rank(program, alone, 0, correct, conditions[0], forward)
     ranks, held = zip(
-        *(_rank(program, point, rank, settings, conditions[1]) for rank in range(point.world_size)),
+        *(
+            _rank(program, point, rank, settings, conditions[1], forward)
+            for rank in range(point.world_size)
+        ),
         strict=True,
     )
     names = [axis for axis in point.mesh.axes if point.size(axis) > 1] or ["tp"]
     mesh = _mesh({axis: point.size(axis) for axis in names}, point.size("ep"))
     places = [dict(zip(mesh, each, strict=True)) for each in _coordinates(mesh)]
     inputs = {name: _relation(name, whole[name], held, places, mesh) for name in whole}
-    outputs = {
-        NEW + name: f"{text.partition(' of ')[0]} of {NEW}{name}" for name, text in inputs.items()
-    }
-    outputs["grad_norm"] = "replica"
+    if forward:
+        inputs |= dict.fromkeys(BATCH, "replica")
+    outputs = (
+        {}
+        if forward
+        else {"grad_norm": "replica"}
+        | {
+            NEW + name: f"{text.partition(' of ')[0]} of {NEW}{name}"
+            for name, text in inputs.items()
+        }
+    )
     outputs |= {
         name: _of_loss(name, ranks, places, mesh) for name in sequential.outputs
         if name is not None and name.startswith(LOSS)
@@ -201,6 +225,7 @@ def _rank(
     rank: int,
     settings: Mapping[str, Any],
     conditions: Sequence[bool],
+    forward: bool,
 ) -> tuple[Graph, dict[str, nn.Parameter]]:
     """The graph of one rank's step, and its parameters."""
     known = _Context(point, rank, None)
@@ -208,12 +233,19 @@ def _rank(
         program(known, **settings)
 
     def step(given: dict[str, Tensor]) -> dict[str, Tensor]:
-        context = _Context(point, rank, given)
+        context = _Context(point, rank, given, forward)
+        if forward:
+            with suppress(_Forward), _as_made(given):
+                program(context, **settings)
+            return context.results
         program(context, **settings)
         updated = {NEW + name: each.detach() for name, each in context.parameters.items()}
         return {**context.results, **updated}
 
     values = {name: torch.zeros_like(each).double() for name, each in known.parameters.items()}
+    if forward:
+        shape = settings["batch_size"], settings["seq_len"]
+        values |= {name: torch.zeros(shape, dtype=torch.int64) for name in BATCH}
     name = "sequential" if point.world_size == 1 else f"rank {rank}"
     with _as_made():
         graph = capture(
@@ -223,14 +255,17 @@ def _rank(
 
 
 @contextmanager
-def _as_made() -> Iterator[None]:
+def _as_made(given: Mapping[str, Tensor] | None = None) -> Iterator[None]:
     """Modules are made in float64, and `to` leaves them: it cannot convert what is captured.
 
-    Batches are read outside of the graph, in which their tokens are constants.
+    Batches are those that are given, or read outside of the graph, in which their tokens are
+    constants.
     """
     read = text.batch
 
     def batch(*arguments: Any) -> tuple[Tensor, Tensor]:
+        if given is not None:
+            return given[BATCH[0]], given[BATCH[1]]
         with without_modes():
             return read(*arguments)
 

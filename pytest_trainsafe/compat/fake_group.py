@@ -12,7 +12,6 @@ operators on DTensors may be captured as they are on the rank that was captured 
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -60,9 +59,29 @@ def _forget_shardings() -> None:
     clear = SHARDINGS.of("torch._C", "_clear_DTensor_sharding_propagator_cache")
     if clear is not None:
         clear()
-    for each in gc.get_objects():
-        if type(each) is _REMEMBERING and str(each.__module__).startswith(_TENSOR):
-            each.cache_clear()
+    for each in _caches():
+        each.cache_clear()
+
+
+def _caches() -> Iterator[Any]:
+    """The caches of DTensor's modules, of their classes, and of the instances that these hold.
+
+    Python's garbage collector does not list objects that were frozen, as those of every module are
+    that was imported before the tests.
+    """
+    seen: set[int] = set()
+    names = [name for name in tuple(sys.modules) if name.startswith(_TENSOR)]
+    waiting = [value for name in names for value in tuple(vars(sys.modules[name]).values())]
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen or not str(getattr(found, "__module__", "")).startswith(_TENSOR):
+            continue
+        seen.add(id(found))
+        if type(found) is _REMEMBERING:
+            yield found
+        else:
+            waiting += getattr(found, "__dict__", {}).values()
+            waiting.append(getattr(found, "__wrapped__", None))  # A static method wraps one.
 
 
 @contextmanager

@@ -36,19 +36,38 @@ def built(point: Point) -> tuple[Any, Any]:
 
     parallel_state.destroy_model_parallel()
     parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=point.size("tp"), create_gloo_process_groups=False
+        tensor_model_parallel_size=point.size("tp"),
+        pipeline_model_parallel_size=point.size("pp"),
+        create_gloo_process_groups=False,
     )
     random.model_parallel_cuda_manual_seed(0)
     context: Any = SimpleNamespace(point=point, dtype=torch.float32)
     return model_of(context, 2)
 
 
-def captured(axes: dict[str, Any], rank: int, bug: str = "") -> tuple[Graph, Parameters]:
+def run_schedule(wrapped: Any, text: torch.Tensor, positions: torch.Tensor) -> None:
+    """Two micro-batches, in the order of Megatron-core's schedule for this rank."""
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+
+    def forward_step(numbers: Any, chunk: nn.Module) -> Any:
+        part = text.chunk(2)[next(numbers)]
+        losses = chunk(part[:, :-1], positions[: len(part)], None, labels=part[:, 1:])
+        return losses, lambda output: (output.mean(), {})
+
+    get_forward_backward_func()(
+        forward_step_func=forward_step, data_iterator=iter(range(2)), model=[wrapped],
+        num_microbatches=2, seq_length=LENGTH, micro_batch_size=len(text) // 2, forward_only=False,
+    )  # fmt: skip
+
+
+def captured(
+    axes: dict[str, Any], rank: int, bug: str = "", scheduled: bool = False
+) -> tuple[Graph, Parameters]:
     """Forward, backward and reduction of gradients on one rank, and the rank's parameters."""
     point = Point.of(axes)
     with fake_group(rank, point.world_size):
         held = dict(built(point)[0].named_parameters())
-    place = rank // point.size("tp")
+    place = rank // point.size("tp") if point.size("pp") == 1 else 0
     share = SAMPLES // point.size("dp")
 
     def step(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -68,8 +87,12 @@ def captured(axes: dict[str, Any], rank: int, bug: str = "") -> tuple[Graph, Par
         numbers = torch.arange(SAMPLES * (LENGTH + 1)) * 37 % VOCABULARY
         text = numbers.view(SAMPLES, -1)[share * place : share * (place + 1)]
         positions = torch.arange(LENGTH).expand(share, -1)
-        wrapped(text[:, :-1], positions, None, labels=text[:, 1:]).mean().backward()
-        distributed.finalize_model_grads([wrapped])
+        if scheduled:
+            config.finalize_model_grads_func = distributed.finalize_model_grads
+            run_schedule(wrapped, text, positions)
+        else:
+            wrapped(text[:, :-1], positions, None, labels=text[:, 1:]).mean().backward()
+            distributed.finalize_model_grads([wrapped])
         return {f"grad.{name}": each.main_grad for name, each in model.named_parameters()}
 
     # The name of a rank's generator depends on values; no dropout draws from it.
@@ -122,3 +145,19 @@ def test_a_planted_bug_of_megatrons_gpt_is_refuted(bug):
     found = outcome(axes, bug)
     assert isinstance(found, Refutation)
     assert wrong in found.wrong
+
+
+def test_the_stages_of_megatrons_pipeline_are_proved_with_each_gradient():
+    sequential, whole = captured({}, 0, scheduled=True)
+    stages = [captured({"pp": 2}, rank, scheduled=True) for rank in range(2)]
+    inputs = {
+        name.replace("layers.0", f"layers.{rank}"): f"at pp={rank} of {name}"
+        for rank, (_, held) in enumerate(stages)
+        for name in held
+    }
+    assert inputs.keys() == whole.keys()
+    outputs = {f"grad.{name}": text.replace(" of ", " of grad.") for name, text in inputs.items()}
+    stated = {"mesh": {"pp": 2}, "inputs": inputs, "outputs": outputs}
+    found = prove(stated_problem(sequential, [graph for graph, _ in stages], stated))
+    assert isinstance(found, Proof)
+    assert len(found.outputs) == 16

@@ -136,6 +136,12 @@ def _found(problem: Problem, data_seed: int, first_seed: int) -> Proof | Refutat
         for node in problem.sequential.nodes
         if isinstance(value := first.sequential.get(node.name), torch.Tensor)
     }
+    # Integers of inputs may be drawn from two numbers, and be equal to those of others by chance.
+    found |= {
+        name: [relation]
+        for name, relation in problem.inputs.items()
+        if name in found and not first.sequential[name].is_floating_point()
+    }
     operators = len(problem.sequential.nodes) + max(len(each.nodes) for each in problem.ranks)
     count = sum(map(len, found.values())) + len(problem.outputs)
     size = (count, operators, first.elements)

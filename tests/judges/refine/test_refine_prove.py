@@ -157,3 +157,19 @@ def test_a_part_of_a_graph_is_judged_from_the_tensors_that_are_given():
 def test_a_result_that_depends_on_unknown_inputs_is_no_proof():
     with pytest.raises(CannotSayError, match="index depends on inputs without a relation"):
         prove(part(RANK, outputs={"index": "replica"}))
+
+
+def test_integers_of_inputs_that_are_equal_by_chance_are_not_related():
+    names = ["a", "b", "c", "d", "e"]  # Two numbers, drawn twice, are the same for two of five.
+    given = ", ".join(f'{name}: "i64[1]"' for name in names)
+    text = f"""
+    def forward(self, x: "f32[4]", {given}):
+        neg: "f32[4]" = torch.ops.aten.neg.default(x)
+        return (neg,)
+    """
+    graph = parse_fx(text)
+    inputs = dict.fromkeys(["x", *names], "replica")
+    proof = prove(stated_problem(graph, [graph, graph], {"inputs": inputs}))
+    assert isinstance(proof, Proof)
+    found = said(proof.relations)
+    assert {name: found[name] for name in names} == {name: [f"replica of {name}"] for name in names}

@@ -36,10 +36,14 @@ def named(ranks: Sequence[int]) -> str:
 
 
 class Calls:
-    """Translates the calls of one graph; `objects` has the script objects by their nodes' names."""
+    """Translates the calls of one graph; `objects` has the script objects by their nodes' names.
 
-    def __init__(self, objects: Mapping[str, Any]) -> None:
+    `known` has the nodes before a call by name, for the shapes that their results state.
+    """
+
+    def __init__(self, objects: Mapping[str, Any], known: Mapping[str, Node]) -> None:
         self.objects = objects
+        self.known = known
         self.results: dict[str, Any] = {}
 
     def item(self, name: str, index: int) -> Any:
@@ -58,7 +62,13 @@ class Calls:
             )
         nodes, result = translate(self, node)
         self.results[node.name] = result
-        yield from nodes
+        own: dict[str, Node] = {}
+        for each in nodes:
+            first = each.args[0]
+            assert isinstance(first, Ref)
+            made_of = own.get(first.name) or self.known.get(first.name)
+            own[each.name] = each if made_of is None else _shaped(each, made_of)
+        yield from own.values()
 
     def group(self, argument: Argument) -> str:
         assert isinstance(argument, Ref)
@@ -81,6 +91,28 @@ Translated = tuple[list[Node], Result]
 def _node(node: Node, name: str, operator: str, *args: Argument) -> Node:
     full = f"{node.name}.{name}" if name else node.name
     return Node(full, operator, args, {}, None, None, node.source, node.module, node.line)
+
+
+def _shaped(node: Node, made_of: Node) -> Node:
+    """A node of a call with the shape that follows from that of its first tensor."""
+    shape, kind = made_of.shape, node.short.split(".")[1]
+    if shape is None or kind == "all_to_all_single":
+        return node  # How many rows come is what the others send.
+    if kind == "all_gather_into_tensor":
+        shape = (shape[0] * _count(node, 1), *shape[1:])
+    elif kind == "reduce_scatter_tensor":
+        shape = (shape[0] // _count(node, 2), *shape[1:])
+    elif kind == "unsqueeze":
+        shape = (1, *shape)
+    elif kind == "select":
+        shape = shape[1:]
+    return replace(node, dtype=made_of.dtype, shape=shape)
+
+
+def _count(node: Node, place: int) -> int:
+    count = node.args[place]
+    assert isinstance(count, int)
+    return count
 
 
 def _written(node: Node, output: Argument, collective: Node, result: Any = None) -> Translated:

@@ -81,9 +81,9 @@ class _Reader:
     def __init__(self, module: torch.fx.GraphModule, name: str) -> None:
         self.module = module
         self.name = name
-        self.nodes: list[Node] = []
+        self.nodes: dict[str, Node] = {}
         self.objects: dict[str, Any] = {}
-        self.calls = Calls(self.objects)
+        self.calls = Calls(self.objects, self.nodes)
 
     def read(self) -> Graph:
         outputs: tuple[str | None, ...] = ()
@@ -93,7 +93,7 @@ class _Reader:
                 outputs = tuple(each.name if isinstance(each, Ref) else None for each in found)
             elif not self._is_object(node) and not str(node.target).startswith("profiler."):
                 self._add(_node(self.module, node, self.name, number))
-        return Graph(tuple(self.nodes), outputs, self.name)
+        return Graph(tuple(self.nodes.values()), outputs, self.name)
 
     def _is_object(self, node: torch.fx.Node) -> bool:
         """Whether a node is a process group or a reduction's kind, which are no tensors."""
@@ -106,13 +106,13 @@ class _Reader:
 
     def _add(self, node: Node) -> None:
         if node.operator.startswith(SPACE):
-            self.nodes += self.calls.nodes(self._resolved(node))
+            self.nodes |= {each.name: each for each in self.calls.nodes(self._resolved(node))}
         elif node.operator == GETITEM and node.inputs[0] in self.calls.results:
             index = node.args[1]
             assert isinstance(index, int)
             self.calls.results[node.name] = self.calls.item(node.inputs[0], index)
         else:
-            self.nodes.append(self._resolved(node))
+            self.nodes[node.name] = self._resolved(node)
 
     def _resolved(self, node: Node) -> Node:
         """The node with what calls return in the place of the names of the calls' items."""

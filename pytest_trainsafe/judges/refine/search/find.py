@@ -37,6 +37,9 @@ class Finder:
         found = self._known[key]
         if constant(x):  # Any part of it is equal to any other: a cut of another says nothing.
             found = [each for each in found if not each.steps or each.names == (name,)]
+            own = [each for each in found if each.names == (name,)]
+            if own and not x.is_floating_point():  # A few small integers are equal by chance.
+                found = own
         # That one rank holds it says nothing of a tensor that the ranks hold otherwise: the rank of
         # a vocabulary's largest logit may be the same for all inputs that were drawn.
         whole = [each for each in found if all(step.kind != "at" for step in each.steps)]

@@ -260,10 +260,23 @@ def _embedding(lengths: Lengths, o: Operands) -> None:
     if o.short == "embedding":
         weight, indices = o.tensors[:2]
         _pair(lengths, o.result, [*indices, *weight[1:]])
+        counted = _counted(o, o.names[1])
+        if counted:  # A table of positions keeps a row for each.
+            found = lengths.between(weight[0], 0, counted[0].size)
+            lengths.sum(found, counted[0])
     else:
         grad, indices = o.tensors[:2]
         _pair(lengths, grad, indices)
         lengths.unite(o.result[-1], grad[-1])
+
+
+def _counted(o: Operands, name: str) -> Dims:
+    """The length of the numbers from 0 on of which indices are made; none for other indices."""
+    node = o.graph.by_name[name]
+    while node.short in _MOVING and node.inputs:
+        node = o.graph.by_name[node.inputs[0]]
+    whole = node.args[:1] == (0,) if len(node.args) > 1 else True
+    return o.of(node.name) or () if node.short == "aten.arange" and whole else ()
 
 
 def _index_select(lengths: Lengths, o: Operands) -> None:
@@ -364,6 +377,12 @@ _REDUCED = {
                      "var_mean", "argmax", "argmin", "max", "min", "prod", "count_nonzero"), 1),
     "linalg_vector_norm": 2,
 }  # fmt: skip
+#: Operators whose integers are those that they are given.
+_MOVING = frozenset(
+    f"aten.{name}"
+    for name in ("view", "reshape", "unsqueeze", "squeeze", "expand", "clone", "detach", "alias",
+                 "_to_copy", "t", "transpose", "permute", "slice")
+)  # fmt: skip
 _NOT_FLATTENED = frozenset({"mm", "bmm", "matmul"})
 #: Operators by elements that torch does not mark as such, and those along one dimension.
 _ELEMENTS = frozenset((

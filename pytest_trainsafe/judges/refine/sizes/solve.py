@@ -130,6 +130,9 @@ class _Search:
             if self._full(one) != self._full(other):
                 for each in {*one[1], *other[1]}:
                     self.pairs.setdefault(each, []).append((one, other))
+        self.terms = sorted({each for shape in self.system.shapes for each in shape})
+        place = {each: number for number, each in enumerate(self.terms)}
+        self.shapes = [[place[each] for each in shape] for shape in self.system.shapes]
         self.order = sorted(
             range(len(self.system.sizes)),
             key=lambda each: (-len(self.equations.get(each, ())), self.system.sizes[each], each),
@@ -198,11 +201,11 @@ class _Search:
 
     def _cost(self, known: Mapping[int, int]) -> int:
         """How many elements all shapes have together; unknowns that are not chosen count 2."""
-        return sum(
-            math.prod(count * math.prod(known.get(each, 2) for each in factors)
-                      for count, factors in shape)
-            for shape in self.system.shapes
-        )  # fmt: skip
+        sizes = [
+            count * math.prod(known.get(each, 2) for each in factors)
+            for count, factors in self.terms
+        ]
+        return sum(math.prod(map(sizes.__getitem__, shape)) for shape in self.shapes)
 
 
 def _value(term: Term, known: Mapping[int, int]) -> int:

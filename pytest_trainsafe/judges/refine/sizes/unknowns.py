@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, combinations
 
 from pytest_trainsafe.judges.refine.graphs.graph import CONSTANT, GETITEM, Graph, Node
 from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.relations.relation import Part, Relation, Step
-from pytest_trainsafe.judges.refine.sizes.lengths import Length, Lengths
+from pytest_trainsafe.judges.refine.sizes.lengths import Length, Lengths, atoms
 from pytest_trainsafe.judges.refine.sizes.operators import Operands, constrain
 from pytest_trainsafe.judges.refine.sizes.sites import SHAPE, Site, sites
 
@@ -188,7 +190,7 @@ class Unknowns:
         for node in graph.nodes:
             own = sites(graph, node)
             if own:
-                near = [*self._near(number, node, 1), *items.get(node.name, ())]
+                near = [*chain(*self._near(number, node, 1)), *items.get(node.name, ())]
                 found[node.name] = [self._of_site(number, node, site, near) for site in own]
         return found
 
@@ -202,6 +204,9 @@ class Unknowns:
             site.count == len(dims) > site.place and dims[site.place].size == site.value
         ):
             return (dims[site.place],)
+        if node.short == "aten.arange" and dims and node.args[0] == 0 and len(node.args) > 2:
+            count, rest = divmod(site.value, dims[0].size)
+            return None if rest else (dims[0],) * count
         if site.name in _POSITIONS and node.short in ("aten.slice", "aten.slice_scatter"):
             return self._of_position(number, node, site.value)
         if site.name == "split_sizes":
@@ -209,12 +214,12 @@ class Unknowns:
         found = next((each for each in reversed([*near, *dims]) if each.size == site.value), None)
         return None if found is None else (found,)
 
-    def _near(self, number: int, node: Node, back: int) -> Iterator[Length]:
-        """The dimensions of what a node takes, and of what that was made of."""
+    def _near(self, number: int, node: Node, back: int) -> Iterator[Sequence[Length]]:
+        """The dimensions of each tensor that a node takes, and of those that these were made of."""
         for name in node.inputs:
             if back > 1:
                 yield from self._near(number, self.graphs[number].by_name[name], back - 1)
-            yield from self.dims[number].get(name, ())
+            yield self.dims[number].get(name, ())
 
     def _of_position(self, number: int, node: Node, value: int) -> Sum:
         """The segments before a position; from a negative one, which is the same sum, the last."""
@@ -261,8 +266,14 @@ class Unknowns:
         if factor <= _KEPT_FACTOR:
             for dims in self.dims[number].values():
                 for each in dims:
-                    each.root.fixed |= each.size == factor
+                    # A dimension that views take apart keeps its length if all its factors do.
+                    for atom in (each.root, *atoms(each)):
+                        atom.fixed |= each.size == factor
             return None
-        near = self._near(number, node, _BACK)
-        found = next((each for each in near if each.size == factor), None)
-        return None if found is None else (found,)
+        for near in self._near(number, node, _BACK):
+            for first, last in combinations(range(len(near) + 1), 2):
+                if math.prod(each.size for each in near[first:last]) == factor:
+                    counted = Length(factor)
+                    self.lengths.multiply(near[first:last], [counted])
+                    return (counted,)
+        return None

@@ -11,6 +11,8 @@ from pytest_trainsafe.judges.refine.graphs.modules import capture
 from pytest_trainsafe.judges.refine.problem.declared import stated_problem
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
 from pytest_trainsafe.judges.refine.sizes.shrink import affordable, shrunk
+from pytest_trainsafe.reference_models import llama
+from pytest_trainsafe.reference_models.captured import captured
 from tests.support.refine.graphs import RANK, SEQUENTIAL
 
 HEADS = """
@@ -204,4 +206,33 @@ def test_what_constants_of_the_graph_index_keeps_its_length():
     rows, width = shape(shrunk(given)[0].sequential, name)
     assert rows == 7
     assert width < 100
+    assert isinstance(prove(given), Proof)
+
+
+def test_a_captured_forward_of_usual_sizes_shrinks_with_its_collectives_and_counts():
+    # The rotary table divides by the size of a head, the loss by the number of tokens.
+    found = captured(
+        llama.train, {"tp": 2, "sp": True}, forward=True, layers=1, batch_size=2, microbatches=1,
+        hidden=768, heads=24, kv_heads=8, seq_len=192, vocabulary=240,
+    )  # fmt: skip
+    given = stated_problem(found.sequential, found.ranks, found.relation)
+    assert not affordable(given)
+    small, _ = shrunk(given)
+    assert max(shape(small.ranks[0], "tokens")) < 20
+    assert isinstance(prove(given), Proof)
+
+
+def test_the_rows_of_a_table_of_positions_shrink_with_the_positions():
+    text = """
+    def forward(self, table: "f32[4096, 512]"):
+        arange: "i64[2048]" = torch.ops.aten.arange.default(2048)
+        unsqueeze: "i64[1, 2048]" = torch.ops.aten.unsqueeze.default(arange, 0)
+        rows: "f32[1, 2048, 512]" = torch.ops.aten.embedding.default(table, unsqueeze)
+        return (rows,)
+    """
+    graph = parse_fx(text)
+    given = stated_problem(graph, [graph, graph], {"inputs": {"table": "replica"}})
+    small, _ = shrunk(given)
+    rows, positions = shape(small.sequential, "table")[0], argument(small.sequential, "arange", 0)
+    assert positions < rows < 100
     assert isinstance(prove(given), Proof)

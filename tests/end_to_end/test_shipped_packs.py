@@ -37,15 +37,15 @@ replicated = silent_errors.program(silent_errors.find("x-ddp"))
 split = silent_errors.program(silent_errors.find("ds-1801"))
 
 
-def found(candidate_trace, pack):
+def found(candidate_trace, *packs):
     with pytest.raises(TrainsafeFailure) as failure:
-        assert_invariants(candidate_trace, pack)
+        assert_invariants(candidate_trace, *packs)
     return str(failure.value)
 
 
 @pytest.mark.trainsafe(replicated, dp=2, dtype="float32", args={"faulty": True})
-def test_the_ddp_pack_reports_a_model_called_without_its_wrapper(candidate_trace):
-    assert "grad of torch.nn.Parameter is equal on the ranks" in found(candidate_trace, "ddp")
+def test_the_packs_report_a_model_called_without_its_wrapper(candidate_trace):
+    assert "is trained through the wrapper" in found(candidate_trace, "ddp", "pytorch")
 
 
 @pytest.mark.trainsafe(split, tp=2, dtype="float32", args={"faulty": True})

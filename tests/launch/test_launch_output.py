@@ -26,10 +26,10 @@ def test_a_short_output_is_whole(path: Path) -> None:
 def test_a_long_output_keeps_whole_lines_of_its_ends_and_says_where_the_rest_is(path: Path) -> None:
     path.write_text("".join(f"line {number}\n" for number in range(10)))
 
-    text = read_ends(path, note=" for now", head=10, tail=15)
+    text = read_ends(path, note="this file has them", head=10, tail=15)
 
     assert text == (
-        f"line 0\n[... 49 of 70 bytes are left out; {path} has all of them for now ...]\n"
+        "line 0\n[... 49 of 70 bytes are left out; this file has them ...]\n"
         "line 8\nline 9\n"
     )
 

@@ -1,7 +1,7 @@
 """What a message must mention to name the true cause of a case of the exam.
 
 Each case of `learn_exam` has patterns, which were written before the exam was counted for the first
-time; those of its other sets are in `_exam2_causes.py` and `_exam3_causes.py`.  The sentences of
+time; those of its other sets are in `_exam2_causes.py` and the like.  The sentences of
 relations that were added later have patterns of their own (`_LATER`).  A message names the cause if
 one of the patterns matches the broken rule or the record that breaks it.  This is a mechanical
 test: it asks for the API, the attribute or the object of the cause, not for an explanation.
@@ -13,6 +13,7 @@ import re
 
 import _exam2_causes
 import _exam3_causes
+import _exam4_causes
 
 _LOADER = r"DataLoader|[Ss]ampler|randperm|shuffle"
 _SEED = r"seed|[Gg]enerator"
@@ -144,7 +145,9 @@ def _of(case: str) -> re.Pattern[str]:
 
 CAUSES = {name: _of(name) for name in _PATTERNS} | {
     name: re.compile("|".join(found), re.IGNORECASE)
-    for name, found in (_exam2_causes.PATTERNS | _exam3_causes.PATTERNS).items()
+    for name, found in (
+        _exam2_causes.PATTERNS | _exam3_causes.PATTERNS | _exam4_causes.PATTERNS
+    ).items()
 }
 
 

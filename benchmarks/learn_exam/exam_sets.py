@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import exam2_cases
 import exam3_cases
+import exam4_cases
 import exam_cases
 from exam_cases import Case, Program
 
@@ -13,4 +14,5 @@ SETS: Mapping[int, tuple[Sequence[Case], Sequence[Program]]] = {
     1: (exam_cases.CASES, exam_cases.HEALTHY),
     2: (exam2_cases.CASES, exam2_cases.HEALTHY),
     3: (exam3_cases.CASES, exam3_cases.HEALTHY),
+    4: (exam4_cases.CASES, exam4_cases.HEALTHY),
 }

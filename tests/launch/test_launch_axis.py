@@ -28,7 +28,7 @@ def group(folder: Path, statuses: list[Status], groups: list[tuple[int, ...]]) -
 
 
 def test_the_axis_is_that_of_the_waiting_call_and_of_the_ranks_that_part(tmp_path: Path) -> None:
-    by_dp = [(0, 2), (1, 3), (0, 1), (2, 3)]
+    by_dp: list[tuple[int, ...]] = [(0, 2), (1, 3), (0, 1), (2, 3)]
     result = group(tmp_path, ["hung", "hung", "ok", "ok"], by_dp)
     stood = ["hung train.py:9", "hung train.py:9", "ok", "ok"]
 
@@ -39,5 +39,5 @@ def test_the_axis_is_that_of_the_waiting_call_and_of_the_ranks_that_part(tmp_pat
 
 
 def test_an_exception_says_nothing_of_axes(tmp_path: Path) -> None:
-    result = group(tmp_path, ["raised", *["stopped"] * 3], [(0, 1, 2, 3)] * 4)
+    result = group(tmp_path, ["raised", "stopped", "stopped", "stopped"], [(0, 1, 2, 3)] * 4)
     assert axis_text(result, POINT, ["raised", "at 1", "at 2", "at 2"]) == ""

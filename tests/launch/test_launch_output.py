@@ -29,8 +29,7 @@ def test_a_long_output_keeps_whole_lines_of_its_ends_and_says_where_the_rest_is(
     text = read_ends(path, note="this file has them", head=10, tail=15)
 
     assert text == (
-        "line 0\n[... 49 of 70 bytes are left out; this file has them ...]\n"
-        "line 8\nline 9\n"
+        "line 0\n[... 49 of 70 bytes are left out; this file has them ...]\nline 8\nline 9\n"
     )
 
 

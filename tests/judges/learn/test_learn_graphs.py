@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -51,8 +52,8 @@ def _rules() -> list[object]:
         ({"kind": "no second term"}, True),
     ],
 )
-def test_the_operators_of_a_loss(changed: dict[str, object], broken: bool, rules: list) -> None:  # type: ignore[type-arg]
-    found = checked(partial(train, **changed), rules)  # type: ignore[arg-type]
+def test_the_operators_of_a_loss(changed: dict[str, Any], broken: bool, rules: list[Any]) -> None:
+    found = checked(partial(train, **changed), rules)
     assert bool(found.violations) == broken
     if broken:
         first = found.violations[0]

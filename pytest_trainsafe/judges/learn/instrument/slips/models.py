@@ -33,7 +33,7 @@ _LATE = 4
 class Models(Watcher):
     """Sees each call of a module and of functional dropout, and changes of the mode."""
 
-    kinds = ("module", "dropout", "mode", "backward")
+    kinds = ("module", "dropout", "mode", "backward", "grad")
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
@@ -52,7 +52,7 @@ class Models(Watcher):
     def entered(self, moment: Moment) -> None:
         if moment.kind == "dropout":
             self._dropout(moment)
-        elif moment.kind == "backward":
+        elif moment.kind in ("backward", "grad"):
             self._kept.clear()
         elif moment.kind == "mode":
             if moment.outermost and is_batch_norm(moment.thing):

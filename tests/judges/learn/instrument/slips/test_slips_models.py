@@ -134,6 +134,20 @@ def test_a_validation_that_keeps_its_graph(wrong: bool) -> None:
     assert slips_of(program) == ["evaluated-with-graph"] * wrong
 
 
+def test_a_gradient_of_the_data_uses_the_graph_of_an_evaluated_model() -> None:
+    def program() -> None:
+        model = net()
+        optimizer = sgd(model)
+        for _ in range(3):
+            model.eval()
+            loss = loss_of(model)
+            torch.autograd.grad(loss, [model[0].weight])
+            model.train()
+            steps(model, optimizer, 2)
+
+    assert slips_of(program) == []
+
+
 @pytest.mark.parametrize("wrong", [False, True])
 def test_requires_grad_of_a_module(wrong: bool) -> None:
     def program() -> None:

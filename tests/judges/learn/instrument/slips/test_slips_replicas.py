@@ -113,7 +113,7 @@ class _Sum(torch.autograd.Function):
 
 
 def _summed(given: Tensor) -> Tensor:
-    found: Tensor = _Sum.apply(given)  # type: ignore[no-untyped-call]
+    found: Tensor = _Sum.apply(given)
     return found
 
 

@@ -141,7 +141,7 @@ def test_a_gradient_of_the_data_uses_the_graph_of_an_evaluated_model() -> None:
         for _ in range(3):
             model.eval()
             loss = loss_of(model)
-            torch.autograd.grad(loss, [model[0].weight])
+            torch.autograd.grad(loss, [*model.parameters()])
             model.train()
             steps(model, optimizer, 2)
 

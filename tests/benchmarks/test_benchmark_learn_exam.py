@@ -24,12 +24,14 @@ SAMPLE = ("optimizer_plain_list", "tying_never", "scheduler_twice", "accumulatio
 SAMPLE_2 = ("story_decoder",)
 # Of the third set: one that a property shows, and one that what is done after training shows.
 SAMPLE_3 = ("atom_sets", "sensor_imputer")
+# Of the fourth set: one that a property shows.
+SAMPLE_4 = ("vessel_masks",)
 
 #: The step in which a program goes on with other data, whose losses are compared.
 OTHER_DATA = {"chat_tuning": 10}
 
 #: The number of a set.
-each_set = pytest.mark.parametrize("number", [1, 2, 3])
+each_set = pytest.mark.parametrize("number", [1, 2, 3, 4])
 
 Series = dict[str, list[float]]
 
@@ -139,7 +141,9 @@ def test_a_twin_that_does_not_train_and_a_mistake_without_effect_are_noticed() -
     assert alike(case, good, good)
 
 
-@pytest.mark.parametrize(("number", "names"), [(1, SAMPLE), (2, SAMPLE_2), (3, SAMPLE_3)])
+@pytest.mark.parametrize(
+    ("number", "names"), [(1, SAMPLE), (2, SAMPLE_2), (3, SAMPLE_3), (4, SAMPLE_4)]
+)
 def test_the_variants_of_a_sample_differ_and_its_twins_are_healthy(
     number: int, names: tuple[str, ...]
 ) -> None:

@@ -66,11 +66,11 @@ def timed(module, name, what):
     setattr(module, name, outer)
 
 def pytest_configure(config):
-    import pytest_trainsafe.judges.compare.ladder.ladder as ladder
+    import pytest_trainsafe.judges.compare.explain.pictures as pictures
     import pytest_trainsafe.judges.sections as sections
     import pytest_trainsafe.report.html.shown as shown
     timed(sections, "show_joint", "judge")
-    timed(ladder, "pictures_of", "judge")
+    timed(pictures, "pictures_of", "judge")
     timed(shown, "attach_sections", "attach")
 
 def pytest_unconfigure(config):

@@ -13,25 +13,22 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from pytest_trainsafe.judges.learn.check.checker import Checker, variable_of
 from pytest_trainsafe.judges.learn.columns.frame import Frame, Ints
-from pytest_trainsafe.judges.learn.events.events import Call, Change
-from pytest_trainsafe.judges.learn.events.slips import GRAPH, TRAINING
-from pytest_trainsafe.judges.learn.events.table import NONE
+from pytest_trainsafe.judges.learn.events.slips import GRAPH
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judges.learn.relation import OWN, Explanation, Needs, RelationBase
-from pytest_trainsafe.judges.learn.watch import Contexts, Watch
+from pytest_trainsafe.judges.learn.relation import OWN, Explanation
+from pytest_trainsafe.judges.learn.relations.conduct.recorded import RecordedRelation, texts_of
 
-_NAME = TRAINING, GRAPH
 #: A program with more different graphs than this chooses them by chance.
 _MOST = 3
 
 
-class Graph(RelationBase):
+class Graph(RecordedRelation):
     """The graph of each of the first losses is one of `graphs`, digests with spaces between."""
 
     name = "graph"
+    attribute = GRAPH
     forms = ({"graphs": str},)
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
@@ -54,25 +51,14 @@ class Graph(RelationBase):
                 passed = np.array([_keeps(text, claim) for text in texts], bool)
                 found.add(claim, records, passed)
 
-    def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """Forbids all preconditions: which graphs there are says all."""
-        return True
-
-    def anywhere(self, claim: Hypothesis) -> bool:
-        """True: the claim holds in every context."""
-        return True
-
     def prior(self, claim: Hypothesis) -> int:
         """`OWN`: the operators belong to one program."""
         return OWN
 
-    def needs(self, claim: Hypothesis) -> Needs:
-        """The check needs the descriptions of graphs."""
-        return Needs(variables=frozenset({_NAME}), contents=frozenset())
-
-    def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
-        """A listener that judges each description."""
-        return _Checker(watches, contexts)
+    def judge(self, text: str, claim: Hypothesis) -> tuple[bool, str]:
+        """Whether the graph is one of the claim's."""
+        passed = _keeps(text, claim)
+        return passed, "" if passed else f"the graph is {text}"
 
     def explain(self, claim: Hypothesis) -> Explanation:
         """The rule in plain words."""
@@ -86,38 +72,11 @@ class Graph(RelationBase):
         )
 
 
-class _Checker(Checker):
-    def __init__(self, watches: Sequence[Watch], contexts: Contexts) -> None:
-        super().__init__(contexts)
-        self._watches = watches
-
-    def reads_calls(self, api: str) -> bool:
-        return False
-
-    def reads_changes(self, variable: tuple[str, str]) -> bool:
-        return variable == _NAME
-
-    def left(self, call: Call) -> None:
-        """Reads no calls."""
-
-    def changed(self, change: Change) -> None:
-        if variable_of(change) != _NAME:
-            return
-        text = str(change.after.plain)
-        for watch in self._watches:
-            passed = _keeps(text, watch.claim)
-            detail = "" if passed else f"the graph is {text}"
-            watch.example(lambda: self.of_change(change), passed, change, detail)
-
-
 def _texts(frame: Frame) -> tuple[Ints, list[str]]:
     """The rows of the changes that describe graphs, and their texts."""
-    if _NAME not in frame.variables:
-        return np.zeros(0, np.int64), []
-    rows = np.flatnonzero(frame.variable_of_change == frame.variables.index(_NAME))
-    texts = frame.values["text"][frame.changes["after"][rows]]
-    where = texts != NONE
-    return rows[where], [frame.table.texts[int(at)] for at in texts[where]]
+    rows, texts = texts_of(frame, GRAPH)
+    described = np.array([bool(text) for text in texts], bool)
+    return rows[described], [text for text in texts if text]
 
 
 def _digest(text: str) -> str:

@@ -18,7 +18,7 @@ from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised
 from pytest_trainsafe.runs.execution.run import Run
 from pytest_trainsafe.runs.requested import RequestedRuns
-from pytest_trainsafe.runs.rounding import deciding_cast
+from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
 from pytest_trainsafe.runs.specs import Role, recorded_at, spec_of
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace
@@ -113,13 +113,15 @@ class Traces:
 
         This is `dtype`, or a less precise dtype that the program casts to.
         """
-        cast = self.cast(dtype)
-        return cast.split()[0] if cast else dtype
+        return rounding_of(self.at(dtype), self._measuring(dtype))
 
     def cast(self, dtype: str) -> str:
         """The cast that determines `rounding`, as "dtype file:line"; "" if there is none."""
-        measures = self.measuring is not None and bool(rung_named(dtype).measured_by)
-        return deciding_cast(self.at(dtype), self.measuring if measures else None)
+        return deciding_cast(self.at(dtype), self._measuring(dtype))
+
+    def _measuring(self, dtype: str) -> Trace | None:
+        """The Trace that measures the rounding in `dtype`; None if none does."""
+        return self.measuring if rung_named(dtype).measured_by else None
 
     def prefetch(self, dtype: str) -> None:
         """Starts the Runs that `at` and `perturbed` will wait for."""

@@ -253,8 +253,8 @@ class _Ladder:
             return pictures_of(self._rung, self.judged[-1].comparison.findings)
 
     def ran(self) -> frozenset[str]:
-        """The lines that the candidate is known to have run, if a page is made."""
-        if not collecting() or self._rung is None:
+        """The lines that the candidate of a failure is known to have run, if a page is made."""
+        if not collecting() or self._rung is None or not self.judged[-1].failed:
             return frozenset()
         from pytest_trainsafe.judges.compare.localize.code.ran import lines_that_ran
 

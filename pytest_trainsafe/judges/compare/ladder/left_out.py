@@ -28,8 +28,8 @@ def left_out(rung: RungTraces, comparison: Comparison) -> Iterator[tuple[str, st
         )
         yield "not compared", text
         return
-    held = {name: {id.kind for id in trace.ids()} for name, trace in
-            (("reference", rung.reference), ("candidate", rung.candidate))}  # fmt: skip
+    traces = {"reference": rung.reference, "candidate": rung.candidate}
+    held = {name: {id.kind for id in trace.ids()} for name, trace in traces.items()}
     for kind in _GRADIENTS:
         if not comparison.compared[kind]:
             lacking = [name for name, kinds in held.items() if kind not in kinds]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def compared(
     rung: RungTraces, loosen: Sequence[Loosen], screened: Comparison | None = None
 ) -> Comparison:
+    """The comparison of a rung; raises ArgumentError if an entry of `loosen` matches none."""
     require_used(loosen, rung.reference.ids())
     with one_thread():
         return compare(rung, loosen, screened)
@@ -45,6 +46,7 @@ def judged_rung(
     accepted: set[str],
     unsteady: Finding | None,
 ) -> RungJudgement:
+    """The judgement on a comparison; `unsteady` is the doubt that a program differs from itself."""
     # A failure is a verdict already; guards apply only to a comparison that would pass.
     found = [unsteady] if unsteady is not None else guard(rung, comparison)
     doubts = [f for f in comparison.findings if f.verdict == "inconclusive"]

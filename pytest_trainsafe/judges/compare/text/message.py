@@ -232,8 +232,8 @@ def _context(judged: Sequence[RungJudgement]) -> list[str]:
             lines += row(
                 "precision",
                 f"{entry.dtype} was judged by the rounding of {entry.rounding}: the program "
-                f"casts to {entry.rounding} at {relative(where) or 'an unknown place'}; use ctx.dtype "
-                f"there to be judged by the rounding of {entry.dtype}",
+                f"casts to {entry.rounding} at {relative(where) or 'an unknown place'}; use "
+                f"ctx.dtype there to be judged by the rounding of {entry.dtype}",
             )
         if entry.samples > 1:
             text = f"in {entry.dtype}, rounding was measured by {entry.samples} samples of noise"

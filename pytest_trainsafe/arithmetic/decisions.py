@@ -86,6 +86,17 @@ class Replay:
         self.place += 1
         return decision.clone() if isinstance(decision, torch.Tensor) else decision
 
+    def finish(self) -> None:
+        """Raises UndecidedError if a decision of the run on real numbers was not asked for."""
+        taken = self.decisions.taken
+        if self.place < len(taken):
+            name, shapes, _ = taken[self.place]
+            raise UndecidedError(
+                f"the run on exact numbers took {self.place} decisions of the {len(taken)} that "
+                f"the run on real numbers took; the next one is {name} of shapes {shapes}; both "
+                "runs must execute the same operators"
+            )
+
 
 def _shapes(arguments: Sequence[torch.Tensor]) -> Shapes:
     return tuple(tuple(each.shape) for each in arguments)

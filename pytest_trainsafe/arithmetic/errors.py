@@ -30,5 +30,15 @@ class UndecidedError(ExactError):
     """A comparison or choice has no decision from a run with real numbers, or another one."""
 
 
+class NoInverseError(ExactError):
+    """A divisor is zero modulo one of the primes by chance, and so has no inverse."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a divisor of this sample is a multiple of one of the two primes, by a chance of about "
+            "one in a thousand million for each division; draw another sample"
+        )
+
+
 class NarrowCastError(ExactError):
     """An exact number is cast to a dtype whose cast has no semantics."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pytest_trainsafe.arithmetic.errors import NoInverseError
 from pytest_trainsafe.arithmetic.packing import (
     BITS,
     PRIMES,
@@ -155,7 +156,8 @@ def _powers(base: Bits, exponents: tuple[int, ...], modulus: Any) -> list[Bits]:
 def inverse(x: torch.Tensor) -> torch.Tensor:
     """1 / x by elements, of x without zeros.
 
-    Of many elements, one product is inverted for all (Montgomery's trick).
+    Of many elements, one product is inverted for all (Montgomery's trick).  Raises NoInverseError
+    if an element is zero modulo one of the primes.
     """
     return numbers_of(inverse_of(bits_of(x)))
 
@@ -181,7 +183,10 @@ def _inverses(values: list[int], prime: int) -> list[int]:
     products = [1]
     for value in values:
         products.append(products[-1] * value % prime)
-    right, found = pow(products.pop(), -1, prime), []
+    whole = products.pop()
+    if not whole:
+        raise NoInverseError
+    right, found = pow(whole, -1, prime), []
     for value, left in zip(reversed(values), reversed(products), strict=True):
         found.append(left * right % prime)
         right = right * value % prime

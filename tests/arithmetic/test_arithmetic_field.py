@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from pytest_trainsafe.arithmetic import field
+from pytest_trainsafe.arithmetic.errors import NoInverseError
 from pytest_trainsafe.arithmetic.packing import PRIMES, pack, unpack
 
 SHAPES = [(), (0,), (3,), (5, 70), (700, 2)]
@@ -38,6 +39,15 @@ def test_each_element_is_the_result_of_python_integers(shape, computed, right):
     for found, a, b in zip(pairs(result), pairs(x), pairs(y), strict=True):
         for each in zip(found, a, b, PRIMES, HALVES, strict=True):
             assert each[0] == right(*each[1:])
+
+
+@pytest.mark.parametrize("count", [1, 3, 1000])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_divisor_that_is_zero_modulo_one_prime_is_named(count, which):
+    residues = [torch.ones(count, dtype=torch.int64) for _ in PRIMES]
+    residues[which][count // 2] = 0
+    with pytest.raises(NoInverseError, match="draw another sample"):
+        field.inverse(pack(*residues))
 
 
 def test_results_are_in_memory_that_can_be_resized():

@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judges.compare.explain.common_factor import reference_clips, with_factor
 from pytest_trainsafe.judges.compare.factor import factor_cause
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from tests.support.compare.clipped_traces import LIMIT, NORM, both, norm_wrong, rung
-from tests.support.compare.traces import Edit, Record, only
+from tests.support.compare.traces import SINGLE, Edit, Record, only, training, write
 
 TP = Point.of(tp=2)
 
@@ -202,6 +203,18 @@ def test_without_a_recorded_norm_clipping_is_detected_from_the_reference(tmp_pat
     found = judged(rung(tmp_path, TP, edit, without=lambda id: id.kind == "grad_norm"))
     assert found.factor is not None
     assert found.factor.clips == "reference"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("factor", "clips"), [(1 / 4, False), (1 / 24, False), (0.2437, True)])
+def test_a_mean_over_micro_batches_is_not_taken_for_clipping(
+    tmp_path: Path, dtype: str, factor: float, clips: bool
+) -> None:
+    found = rung(tmp_path, TP, limit=0, dtype=dtype)
+    records = training(dtype, rung_named(dtype).epsilon / 8, 1, steps=1)
+    divided = write(tmp_path / "divided", records, SINGLE, dtype, scaled(factor, "main_grad"))
+    gradients = [record.id for record in records if record.id.kind == "main_grad"]
+    assert reference_clips(dataclasses.replace(found, reference=divided), gradients) is clips
 
 
 def reported_first(comparison: Comparison) -> Comparison:

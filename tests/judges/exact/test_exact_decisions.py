@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import torch
 
-from pytest_trainsafe.arithmetic import Decisions, Doubles, Residues
+from pytest_trainsafe.arithmetic import Decisions, Doubles, Residues, UndecidedError
 from pytest_trainsafe.errors import TraceError
 from pytest_trainsafe.judges.exact.events import DecisionsFile, decisions
 
@@ -42,6 +42,19 @@ def test_what_a_rank_decided_is_taken_at_the_same_places(tmp_path: Path) -> None
     assert residues.places(x, 1).tolist() == [[0], [1]]
     assert residues.decide("item", torch.Tensor.item, x[0, 1]) == -2.0
     assert residues.decide("equal", torch.equal, x, x) is True
+
+
+def test_an_exact_run_that_decides_less_often_is_refused() -> None:
+    replay = recorded().replay()
+    residues = Residues(3, replay)
+    x = residues.enter(torch.tensor([[1.0, -2.0], [0.5, 3.0]], dtype=torch.float64))
+    residues.positive(x)
+    residues.places(x, 1)
+    with pytest.raises(UndecidedError, match="took 2 decisions of the 4 .* next one is item"):
+        replay.finish()
+    residues.decide("item", torch.Tensor.item, x[0, 1])
+    residues.decide("equal", torch.equal, x, x)
+    replay.finish()
 
 
 @pytest.mark.parametrize("content", [b"", b"\x90", b"\xc1", b"\x91" * 100_000])

@@ -173,3 +173,31 @@ def test_integers_of_inputs_that_are_equal_by_chance_are_not_related():
     assert isinstance(proof, Proof)
     found = said(proof.relations)
     assert {name: found[name] for name in names} == {name: [f"replica of {name}"] for name in names}
+
+
+def of_integers(body):
+    return parse_fx(
+        'def forward(self, x: "f32[4]", n: "i64[4]"):\n'
+        + "".join(f"    {line}\n" for line in body)
+        + "    return (mul,)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ["square = torch.ops.aten.mul.Tensor(n, n)", "mul = torch.ops.aten.mul.Tensor(x, square)"],
+        ["ne = torch.ops.aten.ne.Scalar(n, 0)", "mul = torch.ops.aten.mul.Tensor(x, ne)"],
+        ["add = torch.ops.aten.add.Tensor(x, 0)", "mul = torch.ops.aten.mul.Tensor(add, 1)"],
+    ],
+    ids=["square", "mask", "ignored"],
+)
+def test_integers_without_a_bound_are_not_drawn_from_zero_and_one_alone(other):
+    """Where they are, each of these equals x * n, or does in a draw without zeros."""
+    plain = of_integers(['mul: "f32[4]" = torch.ops.aten.mul.Tensor(x, n)'])
+    relation = {"mesh": {"tp": 2}, "inputs": {"x, n": "replica"}, "outputs": {"mul": "replica"}}
+    right = prove(stated_problem(plain, [plain, plain], relation))
+    wrong = prove(stated_problem(plain, [of_integers(other)] * 2, relation))
+    assert isinstance(right, Proof)
+    assert isinstance(wrong, Refutation)
+    assert (wrong.node.name, wrong.wrong) == ("mul", ("mul",))

@@ -45,6 +45,8 @@ FEW = 4
 
 #: The relative error of numbers that are reported once, such as norms.
 BLUR = 1e-5
+#: The chance at which a clipping factor may be taken for a division by an integer.
+RARE = 0.01
 
 
 def common_factor(rung: RungTraces, comparison: Comparison) -> Factor | None:
@@ -288,9 +290,11 @@ def reference_clips(rung: RungTraces, gradients: Iterable[TensorId]) -> bool:
     """Whether the reference clips its gradients.
 
     `gradients` are main gradients of one step, of which the first `FEW` are tested.  The reference
-    clips if each of them is the sum of the micro-batches' gradients times a factor below 1.  False
-    if the values needed to decide this were not recorded.
+    clips if each of them is the sum of the micro-batches' gradients times a factor below 1 that no
+    division by an integer explains, as a mean over micro-batches or tokens is.  False if the values
+    needed to decide this were not recorded.
     """
+    blur = SIGNIFICANT * rung_named(rung.dtype).epsilon
     seen = False
     for id in itertools.islice(gradients, FEW):
         terms = [
@@ -303,10 +307,17 @@ def reference_clips(rung: RungTraces, gradients: Iterable[TensorId]) -> bool:
             return False
         total = torch.stack([term.double() for term in terms if term is not None]).sum(0)
         found = ratio(due.double(), total, 0.05 * norm(due.numpy()))
-        if not found.certain or found.factor > 1 - SIGNIFICANT * rung_named(rung.dtype).epsilon:
+        if not found.certain or found.factor > 1 - blur or _divides(found.factor, blur):
             return False
         seen = True
     return seen
+
+
+def _divides(factor: float, blur: float) -> bool:
+    """Whether a factor, known up to `blur` times itself, is 1 over an integer and not by chance."""
+    count = round(1 / factor) if factor > 0 else 0
+    by_chance = 2 * blur * count
+    return 0 < count and by_chance < RARE and abs(factor * count - 1) <= blur
 
 
 def _is_norm(finding: Finding, step: int) -> bool:

@@ -29,9 +29,11 @@ class ExactRung(Rung):
     def around(self, run: RankRun) -> Iterator[Enter]:
         assert run.followed is not None, "an exact Run follows one on real numbers"
         taken = decisions.read(Trace.open(run.followed, only=run.rank), run.rank)
-        numbers = Residues(run.seed * 1009 + run.sample, taken.replay())
+        replay = taken.replay()
+        numbers = Residues(run.seed * 1009 + run.sample, replay)
         with _computing(numbers) as mode:
             yield mode.enter
+        replay.finish()
         run.add(
             OperatorsMet(
                 dict(mode.met),

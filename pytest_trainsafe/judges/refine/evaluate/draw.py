@@ -33,7 +33,10 @@ _INDEXING = {
     "aten.nll_loss_forward": (0, 1),
     "aten.cross_entropy_loss": (0, 1),
 }
-_FALLBACK = 2
+#: The bound of integers that select from nothing that the graph shows, such as masks and positions.
+_UNKNOWN = 11
+#: What these are drawn from: often a mask's 0 and 1, and else a number that differs from its square.
+_OFTEN = torch.tensor([*[0] * 5, *[1] * 5, *range(_UNKNOWN)])
 
 
 def floats(name: str, shape: Sequence[int], seed: int) -> torch.Tensor:
@@ -49,8 +52,12 @@ def value_of(node: Node, below: Mapping[str, int], seed: int) -> torch.Tensor:
         )
     if is_float(node):
         return floats(node.name, node.shape, seed)
-    bound = 2 if node.dtype == "b8" else below.get(node.name, _FALLBACK)
-    drawn = torch.randint(bound, node.shape, generator=_generator(node.name, seed))
+    bound = 2 if node.dtype == "b8" else below.get(node.name, _UNKNOWN)
+    generator = _generator(node.name, seed)
+    if bound == _UNKNOWN:
+        drawn = _OFTEN[torch.randint(len(_OFTEN), node.shape, generator=generator)]
+    else:
+        drawn = torch.randint(bound, node.shape, generator=generator)
     return drawn.to(whole_dtype(node))
 
 
@@ -62,7 +69,7 @@ def _generator(name: str, seed: int) -> torch.Generator:
 def bounds(graph: Graph) -> dict[str, int]:
     """The bounds of integer inputs: the smallest dimension that one of them selects from.
 
-    Two for an input that selects from nothing that the graph shows.
+    `_UNKNOWN` for an input that selects from nothing that the graph shows.
     """
     found: dict[str, int] = {}
     origin: dict[str, set[str]] = {}
@@ -76,7 +83,7 @@ def bounds(graph: Graph) -> dict[str, int]:
                 for each in origin.get(name, ()):
                     found[each] = min(size, found.get(each, size))
     names = [each.name for each in graph.inputs if not is_float(each) and each.dtype != "b8"]
-    return {name: found.get(name, _FALLBACK) for name in names}
+    return {name: found.get(name, _UNKNOWN) for name in names}
 
 
 def _selected(graph: Graph, node: Node) -> list[tuple[str, int]]:

@@ -14,8 +14,12 @@ from pytest_trainsafe.judges.refine.graphs.graph import (
     INPUT,
     Graph,
     Node,
+    Ref,
 )
 from pytest_trainsafe.judges.refine.search.content import content
+
+#: Operators whose result is the same for the negative of their input.
+_EVEN = ("aten.abs", "aten.linalg_vector_norm", "aten.norm", "aten.square")
 
 
 def frontier(
@@ -64,6 +68,7 @@ def _confirmed(
         telling = all(each in related or each in confirmed for each in told)
         if told and telling and node.operator != GETITEM:
             taken = {*tensors_of(graph, values, node.name), *items.get(node.name, ())}
+            taken -= _squared(node)
             new = taken.difference(related, confirmed, negated)
             negated |= {each for each in new if _varies(x := values[each]) and opposite(x)}
             confirmed |= new - negated
@@ -71,6 +76,20 @@ def _confirmed(
     for name, each in values.items():  # Copies of what is right, as a backward keeps them.
         if name in confirmed or (_varies(each) and content(each.double()) in right):
             yield name
+
+
+def _squared(node: Node) -> set[str]:
+    """The inputs of which an operator takes the square or the absolute value, by name.
+
+    Its result does not tell the signs of their elements: second moments and norms of gradients are
+    right where a part of a gradient has another sign.
+    """
+    short = node.short.removesuffix("_")
+    if short in ("aten.mul", "aten.addcmul"):
+        x, y = node.args[-2:]
+        return {x.name} if isinstance(x, Ref) and x == y else set()
+    even = short in _EVEN or (short == "aten.pow" and node.args[1:] == (2,))
+    return set(node.inputs) if even else set()
 
 
 def _varies(value: object) -> TypeGuard[torch.Tensor]:

@@ -106,3 +106,36 @@ def test_a_square_does_not_confirm_a_tensor_of_which_the_ranks_have_the_negative
     assert isinstance(found, Refutation)
     assert found.wrong == ("exp",)
     assert found.node.name == "sub"
+
+
+MOMENT = """
+    def forward(self, x: "f32[4]", y: "f32[2]"):
+        slice_1: "f32[2]" = torch.ops.aten.slice.Tensor(x, 0, 0, 2)
+        slice_2: "f32[2]" = torch.ops.aten.slice.Tensor(x, 0, 2, 4)
+        neg: "f32[2]" = torch.ops.aten.{part}.default(slice_2)
+        cat: "f32[4]" = torch.ops.aten.cat.default([slice_1, neg])
+        square: "f32[4]" = torch.ops.aten.{square}
+        exp: "f32[4]" = torch.ops.aten.exp.default(cat)
+        return (square, exp)
+"""
+
+
+@pytest.mark.parametrize(
+    "square",
+    [
+        "mul.Tensor(cat, cat)",
+        "addcmul.default(x, cat, cat, value = 0.5)",
+        "pow.Tensor_Scalar(cat, 2)",
+        "abs.default(cat)",
+    ],
+)
+def test_a_square_does_not_confirm_a_tensor_of_which_a_part_has_another_sign(square):
+    """The second moment of a fused weight is right where the gradient of its keys is negative."""
+    given = stated_problem(
+        parse_fx(MOMENT.format(part="neg", square=square)),
+        [parse_fx(MOMENT.format(part="clone", square=square))] * 2,
+        {"inputs": {"x, y": "replica"}, "mesh": {"tp": 2}},
+    )
+    found = prove(given)
+    assert isinstance(found, Refutation)
+    assert (found.wrong, found.node.name) == (("exp",), "neg")

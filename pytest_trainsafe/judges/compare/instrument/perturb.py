@@ -44,7 +44,7 @@ class Noise:
         """
         if not tensor.is_floating_point() or tensor.dtype.itemsize == 1:
             return tensor  # an 8-bit float has no arithmetic
-        # The program's modes need not see how noise is made, and a mode costs more than an operator.
+        # The program's modes need not see how noise is made; a mode costs more than an operator.
         with without_modes():
             return self._noisy(key, tensor.detach())
 

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.judges.compare.ladder.ladder import climb
+from pytest_trainsafe.judges.compare.ladder.runs import make_rung
 from pytest_trainsafe.judges.compare.text.message import message_of
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.launch import GroupFailure, GroupResult, RankResult
@@ -60,6 +61,25 @@ def test_a_clean_candidate_passes_every_rung_and_its_summary_has_them(bench: Ben
     assert all(0 < rung["worst"] < 1 and rung["worst_name"] for rung in summary["rungs"])
     assert summary["seconds"]["launch"] == 1.235
     assert summary["seconds"]["compare"] > 0
+
+
+def test_the_next_tests_runs_are_launched_before_the_run_with_noise_has_ended(bench: Bench) -> None:
+    made: list[str] = []
+
+    class Logging(Runs):
+        def prefetch_perturbed(self, dtype: str, samples: Any) -> None:
+            made.append(f"noise launched in {dtype}")
+
+        def perturbed(self, dtype: str, sample: int = 0) -> Trace:
+            made.append("noise awaited")
+            return super().perturbed(dtype, sample)
+
+    candidate: Any = Runs(bench, {"float64": bench.rung(POINT, healthy, "float64").candidate}, ())
+    reference: Any = Logging(bench, {}, ())
+    rung = make_rung("float64", candidate, reference, False, lambda: made.append("next test"))
+
+    assert made == ["noise launched in float64", "next test", "noise awaited"]
+    assert rung.perturbed is not None
 
 
 def test_no_rung_is_judged_after_the_first_failing_one(bench: Bench) -> None:

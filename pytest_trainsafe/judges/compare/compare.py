@@ -122,6 +122,7 @@ class _Comparing(Parameters):
         self.wanted: set[TensorId] = set()
         both = rung.reference, rung.candidate
         self.staged = [trace for trace in both if trace.sizes["pp"] > 1]
+        self.sketched = frozenset[TensorId]().union(*(trace.sketched for trace in self.traces))
         self.inputs = ModelInputs(rung)
         self.buffers = Buffers(rung, self.result.apart)
 
@@ -164,10 +165,10 @@ class _Comparing(Parameters):
         if id.kind == "input":
             self.given(order, id)
             return
-        if any(is_cut_over_stages(trace, id) for trace in self.staged):
+        if self.staged and any(is_cut_over_stages(trace, id) for trace in self.staged):
             self.result.uncovered[id.kind] += 1
             return
-        if any(id in trace.sketched for trace in self.traces):
+        if id in self.sketched:
             self.screen(id)
             return
         if self.equal(id) and self.pass_unseen(id):
@@ -338,7 +339,7 @@ class _Comparing(Parameters):
             self.count(id)
             return
         own = compared_on.otherwise or (OWN_DATA if self.buffers.reduced(id) else "")
-        if any(id in trace.sketched for trace in self.traces):
+        if id in self.sketched:
             if own:
                 self.buffers.leave(id, own)
             else:

@@ -120,8 +120,11 @@ class Payload:
             self._bytes = torch.from_file(opened, shared=False, size=size, dtype=torch.uint8)
         self._view = self._bytes.numpy().data
 
-    def require(self, key: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-        """Raises PayloadError unless there is an entry `key` of this dtype and shape."""
+    def require(self, key: str, dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Where the bytes of the entry `key` of this dtype and shape begin and end in the file.
+
+        Raises PayloadError if there is no such entry.
+        """
         entry = self._entries.get(key)
         if entry is None:
             raise PayloadError(f"the payload file has no entry {key}")
@@ -133,6 +136,7 @@ class Payload:
             raise PayloadError(
                 f"entry {key} of the payload file is not a {dtype} tensor of shape {list(shape)}"
             )
+        return self._start + start, self._start + end
 
     def sketches(self, shape: tuple[int, ...]) -> int:
         """The number of sketches of `shape` in the file."""
@@ -149,9 +153,7 @@ class Payload:
 
         Raises PayloadError unless its dtype, shape and hash are as given.
         """
-        self.require(key, dtype, shape)
-        entry = self._entries[key]
-        start, end = (self._start + offset for offset in entry.data_offsets)
+        start, end = self.require(key, dtype, shape)
         if xxhash.xxh3_128_hexdigest(self._view[start:end]) != digest:
             raise PayloadError(f"entry {key} of the payload file does not have its recorded hash")
         if start % dtype.itemsize:

@@ -10,8 +10,9 @@ noise and keeps the exact values.  A value that is not on a jump is on the same 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -52,19 +53,20 @@ class StableJumps(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        name = schema_of(func).name.partition("::")[2]
-        if name == "_to_copy" and _to_integer(kwargs.get("dtype")):
-            return func(*map(_cut, args), **kwargs)
-        in_place = name.removesuffix("_")
-        if in_place not in _STEPS:
-            if name in _CHOICES and len(schema_of(func).returns) == 2:
+        match _jump(func):
+            case "":
+                return func(*args, **kwargs)
+            case "cast":
+                if not _to_integer(kwargs.get("dtype")):
+                    return func(*args, **kwargs)
+                return func(*map(_cut, args), **kwargs)
+            case "choice":
                 return self._chosen(func, args, kwargs)
-            return func(*args, **kwargs)
-        if name == in_place:
-            return func(*map(_cut, args), **{key: _cut(each) for key, each in kwargs.items()})
-        if _is_wide(args[0]):
-            args[0].copy_(_cut(args[0]))
-        return func(args[0], *map(_cut, args[1:]), **kwargs)
+            case "in place":
+                if _is_wide(args[0]):
+                    args[0].copy_(_cut(args[0]))
+                return func(args[0], *map(_cut, args[1:]), **kwargs)
+        return func(*map(_cut, args), **{key: _cut(each) for key, each in kwargs.items()})
 
     def _chosen(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         result = func(*map(_cut, args), **kwargs)
@@ -76,6 +78,19 @@ class StableJumps(TorchDispatchMode):  # type: ignore[no-untyped-call]
         index = indices if keeps else indices.unsqueeze(dim)
         taken = given.gather(dim, index)
         return type(result)((taken if keeps else taken.squeeze(dim), indices))
+
+
+@functools.cache  # nearly every operator has no jump
+def _jump(func: Any) -> Literal["", "cast", "choice", "in place", "step"]:
+    """How an operator jumps in the values of its arguments; "" if it does not."""
+    name = schema_of(func).name.partition("::")[2]
+    if name == "_to_copy":
+        return "cast"
+    if name in _STEPS:
+        return "step"
+    if name.removesuffix("_") in _STEPS:
+        return "in place"
+    return "choice" if name in _CHOICES and len(schema_of(func).returns) == 2 else ""
 
 
 def _dim(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:

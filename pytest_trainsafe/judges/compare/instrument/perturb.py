@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 import xxhash
 
+from pytest_trainsafe.compat.dispatch_modes import without_modes
 from pytest_trainsafe.record.hooks.outputs import has_values, replace_tensors, tensors_in
 from pytest_trainsafe.record.program_dtype.random_operators import not_intercepted
 from pytest_trainsafe.record.tensors import on_gradient, tensor_hash
@@ -43,7 +44,11 @@ class Noise:
         """
         if not tensor.is_floating_point() or tensor.dtype.itemsize == 1:
             return tensor  # an 8-bit float has no arithmetic
-        values = tensor.detach()
+        # The program's modes need not see how noise is made; a mode costs more than an operator.
+        with without_modes():
+            return self._noisy(key, tensor.detach())
+
+    def _noisy(self, key: str, values: torch.Tensor) -> torch.Tensor:
         seed = xxhash.xxh3_64_intdigest(f"{key} {tensor_hash(values)}".encode(), self.seed) >> 1
         generator = torch.Generator().manual_seed(seed)
         with not_intercepted():
@@ -89,8 +94,10 @@ class Noise:
                 return tensor
             # Add the difference, so that the output's graph is kept.  The difference of infinities
             # is NaN.
-            difference = self(key, tensor) - tensor.detach()
-            noisy = tensor + torch.where(difference.isfinite(), difference, 0)
+            with without_modes():
+                difference = self._noisy(key, tensor.detach()) - tensor.detach()
+                difference = torch.where(difference.isfinite(), difference, 0)
+            noisy = tensor + difference
             if noisy.requires_grad:
                 on_gradient(noisy, lambda grad: self(f"{key}/grad", grad))
             return noisy

@@ -31,7 +31,7 @@ def make_rung(
     """The traces of one rung; those not yet recorded are launched together.
 
     If `shadowed`, the reference's trace at the rung that measures this one is one of them.
-    `launched` is called when all of them are launched, before the candidate's trace is awaited.
+    `launched` is called when all of them are launched, before the Run with noise is awaited.
     """
     rung = rung_named(dtype)
     candidate.prefetch(dtype)
@@ -44,10 +44,13 @@ def make_rung(
     if decided is not None:
         candidate.prefetch(dtype)
         measured.prefetch(rung.measured_by if shadowed else dtype)
-    trusted, perturbed = reference.at(dtype), None if rung.exact else measured.perturbed(dtype)
+    trusted, noisy = reference.at(dtype), not rung.exact
     shadow = measured.at(rung.measured_by) if shadowed else None
+    if noisy:
+        measured.prefetch_perturbed(dtype, [0])
     if launched is not None:
         launched()
+    perturbed = measured.perturbed(dtype) if noisy else None
     tested = renumbered(candidate.at(dtype), trusted)
     cast, rounding = reference.cast(dtype), reference.rounding(dtype)
     return RungTraces(rounding, tested, trusted, perturbed, shadow, cast=cast)

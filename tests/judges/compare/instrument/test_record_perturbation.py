@@ -9,9 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from pytest_trainsafe.core.rungs.table import rung_named
+from pytest_trainsafe.judges.compare.instrument.jumps import StableJumps
 from pytest_trainsafe.judges.compare.instrument.perturb import Noise
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import context
@@ -266,3 +268,38 @@ def test_packed_sequences_keep_their_type_and_batch_sizes_under_noise(record: An
     assert {"lstm.output.0.data", "lstm.output.0.batch_sizes", "lstm.output.1.0"} <= set(
         run.paths("activation")
     )
+
+
+class Seen(TorchDispatchMode):
+    """Lists the operators that a mode of the program sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_of_the_program_sees_that_noise_is_added_but_not_how_it_is_made() -> None:
+    noise, leaf = Noise(2.0**-24, seed=1), X.clone().requires_grad_()
+    output = leaf * 2
+    with Seen() as seen:
+        noisy = noise.output("linear", output)
+        during_forward = list(seen.names)
+        noisy.sum().backward()
+
+    assert not torch.equal(noisy, output)
+    assert during_forward == ["aten.add.Tensor"]
+    assert not [name for name in seen.names if "rand" in name or "where" in name]
+
+
+def test_noise_is_the_same_whether_or_not_jumps_are_kept_from_flipping() -> None:
+    noise, values = Noise(2.0**-53, seed=1), X.double()
+    plain = noise.output("linear", values * 2)
+    with StableJumps():
+        kept = noise.output("linear", values * 2)
+
+    assert not torch.equal(plain, values * 2)
+    assert torch.equal(plain, kept)

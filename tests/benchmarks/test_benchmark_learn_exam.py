@@ -31,7 +31,7 @@ SAMPLE_4 = ("vessel_masks",)
 OTHER_DATA = {"chat_tuning": 10}
 
 #: The number of a set.
-each_set = pytest.mark.parametrize("number", [1, 2, 3, 4])
+each_set = pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
 
 Series = dict[str, list[float]]
 
@@ -96,7 +96,8 @@ def test_each_case_and_program_is_described_once_and_can_be_imported() -> None:
     described = [each for programs in SETS.values() for part in programs for each in part]
     assert len({each.name for each in described}) == len(described)
     listed = {each.module for each in described}
-    data = {"exam_cases", "exam2_cases", "exam3_cases", "exam4_cases", "exam_sets", "exam_run"}
+    data = {"exam_cases", "exam2_cases", "exam3_cases", "exam4_cases", "exam5_cases"}
+    data |= {"exam_sets", "exam_run"}
     assert listed == {path.stem for path in FOLDER.glob("*.py")} - data
     assert all(importlib.util.find_spec(module) is not None for module in listed)
     assert all(case.name.startswith(case.kind) for case in CASES)

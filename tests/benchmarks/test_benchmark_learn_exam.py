@@ -26,6 +26,8 @@ SAMPLE_2 = ("story_decoder",)
 SAMPLE_3 = ("atom_sets", "sensor_imputer")
 # Of the fourth set: one that a property shows.
 SAMPLE_4 = ("vessel_masks",)
+# Of the fifth set: one that what is done after training shows.
+SAMPLE_5 = ("leaf_average",)
 
 #: The step in which a program goes on with other data, whose losses are compared.
 OTHER_DATA = {"chat_tuning": 10}
@@ -143,7 +145,8 @@ def test_a_twin_that_does_not_train_and_a_mistake_without_effect_are_noticed() -
 
 
 @pytest.mark.parametrize(
-    ("number", "names"), [(1, SAMPLE), (2, SAMPLE_2), (3, SAMPLE_3), (4, SAMPLE_4)]
+    ("number", "names"),
+    [(1, SAMPLE), (2, SAMPLE_2), (3, SAMPLE_3), (4, SAMPLE_4), (5, SAMPLE_5)],
 )
 def test_the_variants_of_a_sample_differ_and_its_twins_are_healthy(
     number: int, names: tuple[str, ...]

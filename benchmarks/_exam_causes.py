@@ -14,6 +14,7 @@ import re
 import _exam2_causes
 import _exam3_causes
 import _exam4_causes
+import _exam5_causes
 
 _LOADER = r"DataLoader|[Ss]ampler|randperm|shuffle"
 _SEED = r"seed|[Gg]enerator"
@@ -146,7 +147,10 @@ def _of(case: str) -> re.Pattern[str]:
 CAUSES = {name: _of(name) for name in _PATTERNS} | {
     name: re.compile("|".join(found), re.IGNORECASE)
     for name, found in (
-        _exam2_causes.PATTERNS | _exam3_causes.PATTERNS | _exam4_causes.PATTERNS
+        _exam2_causes.PATTERNS
+        | _exam3_causes.PATTERNS
+        | _exam4_causes.PATTERNS
+        | _exam5_causes.PATTERNS
     ).items()
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import exam2_cases
 import exam3_cases
 import exam4_cases
+import exam5_cases
 import exam_cases
 from exam_cases import Case, Program
 
@@ -15,4 +16,5 @@ SETS: Mapping[int, tuple[Sequence[Case], Sequence[Program]]] = {
     2: (exam2_cases.CASES, exam2_cases.HEALTHY),
     3: (exam3_cases.CASES, exam3_cases.HEALTHY),
     4: (exam4_cases.CASES, exam4_cases.HEALTHY),
+    5: (exam5_cases.CASES, exam5_cases.HEALTHY),
 }

@@ -43,6 +43,10 @@ class Results:
         self.result = Comparison(rung.dtype, measured={} if collecting() else None)
         self.tolerances = ReferenceTolerances(rung)
         self.failed_step: int | None = None
+        #: The last gradient of an output in the order of the backward, and the module whose
+        #: gradient came before it, in the same micro-batch: "" if it is the first one.
+        self._last: TensorId | None = None
+        self._user = ""
         self.undetermined: dict[str, Undetermined] = {}
         self.counted: set[TensorId] = set()
         self.reference = self.tolerances.reference
@@ -237,7 +241,12 @@ class Results:
     def add(self, order: int, finding: Finding, pattern: Pattern | None = None) -> None:
         """Add a finding, with its position in dataflow and the candidate's module."""
         where = finding.where
-        module = self.module(where) if where is not None else ("", "")
+        module = self.module(where.module) if where is not None else ("", "")
+        user = self._user if where is not None and where == self._last else ""
+        if user and (code := self.module(user))[1]:
+            module = code
+        else:
+            user = ""
         if finding.verdict == "fail" and where is not None:
             self.failed_step = where.step
         placed = msgspec.structs.replace(
@@ -247,12 +256,23 @@ class Results:
             pattern=pattern,
             module_class=module[0],
             source=module[1],
+            user=user,
         )
         self.result.findings.append(placed)
 
-    def module(self, id: TensorId) -> tuple[str, str]:
-        """The class and source of a tensor's module, or of its nearest parent with known code."""
-        codes = (module_code(rank.modules, id.module) for rank in self.rung.candidate.ranks)
+    def follow(self, id: TensorId) -> None:
+        """Takes the next tensor in dataflow order; of gradients of outputs, it keeps the order."""
+        if id.kind != "activation_grad":
+            return
+        last, self._last = self._last, id
+        if last is None or (last.step, last.microbatch) != (id.step, id.microbatch):
+            self._user = ""
+        elif last.module != id.module:
+            self._user = last.module
+
+    def module(self, name: str) -> tuple[str, str]:
+        """The class and source of a module, or of its nearest parent with known code."""
+        codes = (module_code(rank.modules, name) for rank in self.rung.candidate.ranks)
         return next((code for code in codes if code[1]), ("", ""))
 
     def event(self, id: TensorId) -> TensorEvent | None:

@@ -27,10 +27,18 @@ def panels(judgement: LadderJudgement) -> Sequence[Panel]:
     shown = _shown(judgement.rungs)
     failing = [f for f in shown.comparison.findings if f.verdict == "fail"]
     compared = Compared.of(shown)
-    code = source(judgement.located, failing, shown.explained, Ran(judgement.ran))
+    code = source(judgement.located, failing, shown.explained, _ran(judgement))
     made = [*code, dataflow(compared), *judgement.placed, kinds(compared), *curves(compared)]
     made += [*judgement.pictures, dtypes(judgement.rungs), tensors(compared)]
     return [panel for panel in made if panel is not None]
+
+
+def _ran(judgement: LadderJudgement) -> Ran:
+    """The lines that ran, as far as the traces show and the axis values decide it."""
+    if judgement.case is None:
+        return Ran(judgement.ran, judgement.reference_ran)
+    point = judgement.case.point
+    return Ran(judgement.ran, judgement.reference_ran, {**point.sizes, **dict(point)})
 
 
 def _shown(rungs: Sequence[RungJudgement]) -> RungJudgement:

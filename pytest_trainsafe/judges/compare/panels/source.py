@@ -10,7 +10,7 @@ import msgspec
 
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
-from pytest_trainsafe.judges.compare.judgement import lead_of
+from pytest_trainsafe.judges.compare.judgement import lead_of, suspect
 from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting
 from pytest_trainsafe.judges.compare.localize.code.ran import UNKNOWN, Ran
 from pytest_trainsafe.judges.compare.panels.marks import with_marks
@@ -78,8 +78,9 @@ def source(
         places = _named(located, phase, constructed)
         first = FIRST
     elif lead is not None and lead.source and not explained:
-        note = f"class {lead.module_class}" if lead.module_class else ""
-        places, first = {lead.source: note}, "Source: the module of the first wrong tensor"
+        note = suspect(lead).removeprefix("module ") if lead.module_class else ""
+        whose = "that uses" if lead.user else "of"
+        places, first = {lead.source: note}, f"Source: the module {whose} the first wrong tensor"
     else:
         return []
     at_fault = "" if located is None else located.source
@@ -90,6 +91,8 @@ def source(
     beside: dict[int, list[Code]] = {}
     said, unsaid = set(), []
     for place, clause in places.items():
+        if ran.line(place) is False:
+            continue
         title = "Source: look here too" if made else first
         code = code_at(place, title, _without(place, clause, at_fault), methods)
         if code is None or any(_has(shown, code) for shown in made) or len(made) >= MOST_PLACES:
@@ -164,7 +167,7 @@ def _set_marks(code: Code, place: str, source: str, ran: Ran) -> list[Code]:
     shown = []
     for line in code.also:
         for name in marks_read(path, line):
-            lines = set_at(name, path, files)
+            lines = [at for at in set_at(name, path, files) if ran.line(at) is not False]
             near = [each for each in lines if own and each.startswith(f"{own}:")]
             for at in dict.fromkeys([*near[:1], *lines[-1:], *lines[:1]]):
                 panel = code_at(at, MARKED, set_text(name, at, lines))

@@ -150,6 +150,7 @@ function sectionOf(section) {
 
 function drawPoint(entry) {
   const article = document.getElementById("detail");
+  shown.clear();
   const failing = entry.sections.filter((section) => section.verdict !== "pass");
   const order = [...failing, ...entry.sections.filter((section) => section.verdict === "pass")];
   article.replaceChildren(...[h("p", {class: "back"}, h("a", {href: "#"}, "All points")),

@@ -43,6 +43,7 @@ from pytest_trainsafe.judges.compare.localize.code.sharper import (
     sharper,
 )
 from pytest_trainsafe.judges.compare.localize.code.unheld import UnheldLines
+from pytest_trainsafe.judges.compare.localize.clearing import not_cleared
 from pytest_trainsafe.judges.compare.localize.conditions import Steps
 from pytest_trainsafe.judges.compare.localize.gradients import (
     able_to_sum,
@@ -212,9 +213,10 @@ class _Description:
             case "weights":
                 return f"the gradients of {parameters} are wrong{self.unsummed(group)}"
             case "clearing":
+                step = min((f.where.step for f in self.found() if f.where is not None), default=0)
+                how = not_cleared(self.rung.candidate, step, names)
                 return (
-                    f"the gradients of {parameters} still contain those of the previous step: the "
-                    "program does not set them to zero between the steps"
+                    f"the gradients of {parameters} still contain those of the previous step: {how}"
                 )
             case "accumulation":
                 return (

@@ -15,11 +15,14 @@ function figure(panel, body, legend) {
     unsaid(panel.note).map((note) => h("p", {class: "note"}, note)));
 }
 
-// The clauses of a text that this page has not shown yet, as one text; none for none.
-const shown = new Set();
+// The clauses of a text that the page of this Point has not said yet, as one text; none for none.
+// A short clause is a label, which may be said of several things.
+const said = new Set();
+const LABEL = 30;
 function unsaid(text) {
-  const clauses = (text || "").split("; ").filter((each) => each && !shown.has(each.toLowerCase()));
-  clauses.forEach((each) => shown.add(each.toLowerCase()));
+  const clauses = (text || "").split("; ").filter((each) => each &&
+    (each.length <= LABEL || !said.has(each.toLowerCase())));
+  clauses.forEach((each) => said.add(each.toLowerCase()));
   return clauses.length ? [clauses.join("; ")] : [];
 }
 

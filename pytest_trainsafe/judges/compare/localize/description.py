@@ -18,6 +18,7 @@ from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.guards.untied import without_shares
 from pytest_trainsafe.judges.compare.guards.vacuity import is_unsharded
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault, Phase
+from pytest_trainsafe.judges.compare.localize.clearing import not_cleared
 from pytest_trainsafe.judges.compare.localize.code.lines import (
     NOWHERE,
     UNWAITED,
@@ -43,7 +44,6 @@ from pytest_trainsafe.judges.compare.localize.code.sharper import (
     sharper,
 )
 from pytest_trainsafe.judges.compare.localize.code.unheld import UnheldLines
-from pytest_trainsafe.judges.compare.localize.clearing import not_cleared
 from pytest_trainsafe.judges.compare.localize.conditions import Steps
 from pytest_trainsafe.judges.compare.localize.gradients import (
     able_to_sum,

@@ -27,6 +27,7 @@ from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
 )
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.report.sections import collecting
+from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.schema import TensorEvent
 
 #: The largest number of tensors that are explained.  Explaining is as expensive as several
@@ -242,11 +243,11 @@ class Results:
         """Add a finding, with its position in dataflow and the candidate's module."""
         where = finding.where
         module = self.module(where.module) if where is not None else ("", "")
-        user = self._user if where is not None and where == self._last else ""
-        if user and (code := self.module(user))[1]:
-            module = code
-        else:
-            user = ""
+        user = ""
+        if where is not None and where == self._last:
+            user = self._user
+            code = self.module(user) if user else ("", self._starts_backward())
+            module, user = (code, user) if code[1] else (module, "")
         if finding.verdict == "fail" and where is not None:
             self.failed_step = where.step
         placed = msgspec.structs.replace(
@@ -269,6 +270,11 @@ class Results:
             self._user = ""
         elif last.module != id.module:
             self._user = last.module
+
+    def _starts_backward(self) -> str:
+        """The program's line that starts a backward, which the first gradient comes from; or ""."""
+        sites = (site for rank in self.rung.candidate.ranks for site in rank.events_of(Site))
+        return next((site.user or site.at for site in sites if site.what == "backward"), "")
 
     def module(self, name: str) -> tuple[str, str]:
         """The class and source of a module, or of its nearest parent with known code."""

@@ -78,9 +78,10 @@ def source(
         places = _named(located, phase, constructed)
         first = FIRST
     elif lead is not None and lead.source and not explained:
-        note = suspect(lead).removeprefix("module ") if lead.module_class else ""
-        whose = "that uses" if lead.user else "of"
-        places, first = {lead.source: note}, f"Source: the module {whose} the first wrong tensor"
+        note = suspect(lead).removeprefix("module ")
+        whose = "the module that uses" if lead.user else "the module of"
+        whose = whose if lead.module_class else "what comes before"
+        places, first = {lead.source: note}, f"Source: {whose} the first wrong tensor"
     else:
         return []
     at_fault = "" if located is None else located.source

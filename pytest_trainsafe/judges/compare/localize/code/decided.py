@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from pytest_trainsafe.core.point import AxisValue
 
@@ -17,7 +18,7 @@ _ENDS = ("_world_size", "_degree", "_group", "_mesh", "_size")
 #: The attributes and methods that give the size of what stands for the ranks of an axis.
 _SIZES = frozenset({"size", "world_size", "degree", "get_world_size"})
 
-_COMPARED: Mapping[type[ast.cmpop], Callable[[object, object], bool]] = {
+_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Gt: operator.gt,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_trainsafe.core.point import AxisValue
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.localize.code.ran import Ran
 from pytest_trainsafe.judges.compare.panels.dataflow import curves, dataflow, kinds
@@ -38,7 +39,10 @@ def _ran(judgement: LadderJudgement) -> Ran:
     if judgement.case is None:
         return Ran(judgement.ran, judgement.reference_ran)
     point = judgement.case.point
-    return Ran(judgement.ran, judgement.reference_ran, {**point.sizes, **dict(point)})
+    axes: dict[str, AxisValue] = {**point.sizes, **dict(point)}
+    if axes.get("cp", 1) != 1:
+        axes.pop("dp", None)  # by dp, programs also mean dp and cp together
+    return Ran(judgement.ran, judgement.reference_ran, axes)
 
 
 def _shown(rungs: Sequence[RungJudgement]) -> RungJudgement:

@@ -43,7 +43,7 @@ class Seedings:
 
     def __init__(self) -> None:
         self._last: dict[str, Seeded] = {}
-        self._by_seed: dict[tuple[str, int], str] = {}
+        self._by_seed: dict[int, str] = {}
         self._originals: list[tuple[Any, str, Any]] = []
         self._with_numpy = self._ended = False
 
@@ -56,7 +56,7 @@ class Seedings:
         if found is None:
             return _UNKNOWN
         if found.restored and seed is not None:
-            return found._replace(seeded=self._by_seed.get((generator[:6], seed), ""))
+            return found._replace(seeded=self._by_seed.get(seed, ""))
         return found
 
     @contextmanager
@@ -99,12 +99,13 @@ class Seedings:
         def seeding(*args: Any, **kwargs: Any) -> Any:
             made = original(*args, **kwargs)
             if not (self._ended or torch.compiler.is_compiling()):
-                self._note(key, restores, _calling_line(sys._getframe(1)))
+                seed = torch.initial_seed() if key == _TORCH else next(iter(args), None)
+                self._note(key, restores, _calling_line(sys._getframe(1)), seed)
             return made
 
         return seeding
 
-    def _note(self, key: str, restores: bool, line: str) -> None:
+    def _note(self, key: str, restores: bool, line: str, seed: object) -> None:
         if not line:
             return
         if key in (_TORCH, _CUDA):  # of all devices, or all of CUDA's
@@ -115,8 +116,8 @@ class Seedings:
             self._last[key] = Seeded(before.seeded, line)
             return
         self._last[key] = Seeded(line)
-        if len(self._by_seed) < MAX_SEEDS and key.startswith("torch"):
-            self._by_seed["torch ", torch.initial_seed()] = line
+        if len(self._by_seed) < MAX_SEEDS and key in (_TORCH, _CUDA) and isinstance(seed, int):
+            self._by_seed[seed] = line
 
 
 _UNKNOWN = Seeded()

@@ -39,7 +39,7 @@ class ZeroGradCalls:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Replaces the methods, and restores them at the end."""
-        classes = [torch.optim.Optimizer, nn.Module]
+        classes: list[Any] = [torch.optim.Optimizer, nn.Module]
         before = [(cls, cls.zero_grad) for cls in classes]
         for cls, original in before:
             replacing(cls, "zero_grad")

@@ -190,13 +190,26 @@ def _called(code: Code, place: str, method: str, ran: Ran) -> list[Code]:
         for each, caller in called_at(f"{path}:{line}", method).items():
             called.setdefault(each, caller)
     found: list[Code] = []
+    idle: set[str] = set()  # the lines of functions that only lines which did not run call
     for each, caller in called.items():
+        if caller in idle or ran.line(caller) is False:
+            idle |= _lines_of(each)
+            continue
         shown = code_at(each, CALLED, f"called by {relative(caller)}")
-        if shown is None or ran.line(caller) is False or len(found) >= MOST_CALLED:
+        if shown is None or len(found) >= MOST_CALLED:
             continue
         if len(found) < 2 or sum(len(x.lines) for x in (*found, shown)) <= MOST_LINES:
             found.append(with_marks(shown, each, (), ran=ran))
     return found
+
+
+def _lines_of(place: str) -> set[str]:
+    """Each "file:line" of the function that begins at a place."""
+    path, _, line = place.rpartition(":")
+    nodes = (node for node in ast.walk(parsed(path)) if isinstance(node, Function))
+    function = next((node for node in nodes if node.lineno == int(line)), None)
+    last = int(line) if function is None else function.end_lineno or int(line)
+    return {f"{path}:{each}" for each in range(int(line), last + 1)}
 
 
 def _functions(path: str) -> set[int]:

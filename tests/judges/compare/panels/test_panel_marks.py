@@ -287,3 +287,21 @@ def test_a_panel_says_which_runs_have_run_its_line(tmp_path: Path) -> None:
         (Ran(), ""),
     ):
         assert with_marks(code, f"{path}:6", [], ran=ran).runs == said
+
+
+def test_what_only_a_line_that_did_not_run_leads_to_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "led.py"
+    fill = "F = 1\n" * 20
+    path.write_text(
+        "def forward(x, cp):\n    if cp > 1:\n        return gather(x)\n    return copy(x)\n"
+        f"{fill}def gather(x):\n    return deeper(x)\n{fill}def deeper(x):\n    return x\n"
+        f"{fill}def copy(x):\n    return x\n"
+    )
+    located = Located((), f"{path}:1", "forward of class Model")
+
+    def named(cp: int) -> set[str]:
+        shown = source(located, [], explained=False, ran=Ran(axes={"cp": cp}))
+        return {code.lines[code.marked - code.first] for code in shown}
+
+    assert named(2) >= {"def gather(x):", "def deeper(x):"}
+    assert named(1) == {"def forward(x, cp):", "def copy(x):"}

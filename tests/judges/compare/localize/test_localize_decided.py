@@ -11,7 +11,7 @@ from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.judges.compare.localize.code.decided import decided
 from pytest_trainsafe.judges.compare.localize.code.ran import Ran
 
-AXES = {"cp": 1, "tp": 2, "sp": False, "recompute": "full"}
+AXES: dict[str, int | bool | str] = {"cp": 1, "tp": 2, "sp": False, "recompute": "full"}
 
 
 @pytest.mark.parametrize(

@@ -343,7 +343,7 @@ def test_the_point_decides_which_lines_of_a_shown_function_did_not_run(
     )
     judgement = dataclasses.replace(
         judged(IDS, {IDS[2]: 0.5}),
-        case=Case(Point.of(**axes), Program("fit:train"), Settings()),
+        case=Case(Point.of(axes), Program("fit:train"), Settings()),
         located=Located((), f"{path}:1", "reduces"),
     )
     code = find(Code, [*panels(judgement)])

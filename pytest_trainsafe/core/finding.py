@@ -118,6 +118,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `mismatch` says how many elements of a wrong tensor differ, and which differs most; None if the
     tensor's values were not recorded, or have another shape than the reference's.
     `module_class` is the class of the tensor's module, and `source` the "file:line" of its code.
+    For the gradient of an output they are those of `user`, the module whose gradient was computed
+    just before: the backward of what uses an output computes the output's gradient.  Without one,
+    `source` is the line that starts the backward, if that is known, and `module_class` is "".
     """
 
     verdict: Verdict
@@ -134,6 +137,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pattern: Pattern | None = None
     module_class: str = ""
     source: str = ""
+    user: str = ""
     mismatch: Mismatch | None = None
 
     @property

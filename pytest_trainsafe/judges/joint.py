@@ -98,6 +98,8 @@ def summary_of(joint: JointJudgement, case: Case) -> PointSummary:
     summary: PointSummary = {"point": str(case.point), "verdict": "pass"}
     if own is not None:
         summary = own.summary
+    if text := case.arguments_text:
+        summary["arguments"] = text
     others = [each for each in joint.judgements if each is not own]
     more = [rung for each in others for rung in getattr(each, "summary", {}).get("rungs", [])]
     if more:

@@ -212,6 +212,8 @@ def _what_happened(result: GroupResult) -> str:
         return f"{name_ranks(odd)} {are} at {at} and did not come to {_missed(result, odd)}; {text}"
     if world == 2:  # where neither of two is the odd one
         return f"{text}; rank {1 - odd[0]} waits for rank {odd[0]}"
+    if all(result.ranks[rank].status == "ok" for rank in odd):
+        return f"{text}; {name_ranks(odd)} had finished, so the others wait in vain"
     are = "is the odd one out" if len(odd) == 1 else "are the odd ones out"
     return f"{text}; {name_ranks(odd)} {are}"
 

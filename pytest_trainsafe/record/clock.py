@@ -61,7 +61,7 @@ class Clock:
         self.step: int | None = None
         self.open: int | None = None
         self.resumed = False
-        self.stepping = False
+        self.stepping = self.stepped = False
         self.steps_done = 0
         #: Whether every dp rank computes a slice of each micro-batch (`order="split"`).
         self.split = False
@@ -98,7 +98,7 @@ class Clock:
     def end_step(self) -> None:
         """Leaves the step, even after an exception: its number is not used again."""
         self.step = self.open = None
-        self.stepping = False
+        self.stepping = self.stepped = False
         self.steps_done += 1
         self._seen = _Step()
 

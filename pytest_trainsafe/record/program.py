@@ -124,6 +124,8 @@ def _around(recorder: Recorder, ctx: Context) -> Iterator[AbstractContextManager
         yield recorder.casts
     yield ctx.marks
     yield recorder.sites.constructions()
+    if not recorder.spec.perturbation:  # a Run that only measures needs no facts
+        yield recorder.zeroed.recording()
     if recorder.origins is not None:
         yield recorder.origins
     if recorder.spec.rewrite:

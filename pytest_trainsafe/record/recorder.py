@@ -34,6 +34,7 @@ from pytest_trainsafe.record.model.unwatched import Beside
 from pytest_trainsafe.record.model_recorder import Level, ModelRecorder
 from pytest_trainsafe.record.program_dtype.default import ProgramDefault
 from pytest_trainsafe.record.program_dtype.draws import Draws
+from pytest_trainsafe.record.training.cleared import ZeroGradCalls
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.collectives import CollectiveRecorder
 from pytest_trainsafe.record.training.conditions import Modes
@@ -60,6 +61,7 @@ class Recorder:
         self.casts = CastWatch(own) if self.spec.watch_casts else None
         self.sites = Sites(writer)
         self.modes = Modes(self.sites)
+        self.zeroed = ZeroGradCalls(self.clock, writer)
         self.hooks = ModuleHooks()
         self.origins = origins(self.spec, writer)
         self.inputs = ModelInputs(self.spec, self.clock, writer, self.sites, self.origins)
@@ -100,6 +102,7 @@ class Recorder:
         self.instruments.call("before_watch", model, optimizer)
         watched = self._watched(model, optimizer, annotations)
         self.beside.watch(watched.parts, watched.parameters)
+        self.zeroed.watch(watched.parameters)
         recorder = ModelRecorder(self, watched, level)
         recorder.write_initial(filled or {})
         self._model = recorder

@@ -6,8 +6,12 @@ import ast
 import os
 from pathlib import Path
 
-from pytest_trainsafe.report.flow import distances
+from pytest_trainsafe.report.flow import FAR, distances
 from pytest_trainsafe.report.syntax import Function, parsed
+
+#: A call: how near its result is to what is returned, in each function on the way; its file and
+#: line, and what is called.
+_Call = tuple[tuple[int, ...], str, int, str]
 
 #: The most functions of a place.
 _MOST_CALLED = 16
@@ -20,7 +24,8 @@ def called_at(place: str, method: str = "forward") -> dict[str, str]:
 
     That is by the statement there or, if a function begins there, by this function; then by the
     functions that are found.  The functions whose results reach what is returned through the fewest
-    assignments come first, but after hooks that the function around the statement registers.
+    assignments come first, but after hooks that the function around the statement registers.  What
+    such a function calls comes next, before what makes its arguments: it is computed later.
     `method` is that of a class whose `apply` is called.  A name that a file imports is looked for
     in the folders around the file.  {} for a place that cannot be read, or that begins a class.
     """
@@ -33,10 +38,11 @@ def called_at(place: str, method: str = "forward") -> dict[str, str]:
         return {}
     functions = [each for each in around if isinstance(each, Function)]
     found: dict[str, str] = {}
-    left = [(0, path, at, name) for at, name in (_hooks(functions[-1]) if functions else [])]
-    left += [(distance, path, at, name) for distance, at, name in _calls(around[-1])]
+    hooks = _hooks(functions[-1]) if functions else []
+    left: list[_Call] = [((0,), path, at, name) for at, name in hooks]
+    left += [((distance,), path, at, name) for distance, at, name in _calls(around[-1])]
     while left and len(found) < _MOST_CALLED:
-        nearest = min(left, key=lambda each: each[0])  # of several the first
+        nearest = min(left, key=lambda each: (FAR in each[0], each[0]))  # of several the first
         left.remove(nearest)
         so_far, caller, number, name = nearest
         file, function = _function_of(caller, name, method)
@@ -44,7 +50,7 @@ def called_at(place: str, method: str = "forward") -> dict[str, str]:
         if function is not None and at not in (place, *found):
             found[at] = f"{caller}:{number}"
             calls = _calls(function)
-            left += [(so_far + 1 + more, file, line, own) for more, line, own in calls]
+            left += [((*so_far, more), file, line, own) for more, line, own in calls]
     return found
 
 

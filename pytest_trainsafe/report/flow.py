@@ -19,9 +19,19 @@ def distances(function: Function) -> dict[ast.Call, int]:
 
     It is 0 for a call in a `return` itself, and FAR for one whose result reaches none.
     """
-    made: list[tuple[set[str], ast.AST]] = [*_assignments(function)]
-    names: dict[str, int] = {}
     found = {each: FAR for each in ast.walk(function) if isinstance(each, ast.Call)}
+    for value, distance in reaching(function).items():
+        for each in ast.walk(value):
+            if isinstance(each, ast.Call):
+                found[each] = min(found.get(each, FAR), distance)
+    return found
+
+
+def reaching(function: Function) -> dict[ast.AST, int]:
+    """The expressions that what a function returns is made of, by the number of assignments."""
+    made: list[tuple[set[str], ast.AST]] = [*_assignments(function)]
+    names: set[str] = set()
+    found: dict[ast.AST, int] = {}
     left: list[tuple[int, ast.AST]] = [
         (0, node.value)
         for node in ast.walk(function)
@@ -29,11 +39,10 @@ def distances(function: Function) -> dict[ast.Call, int]:
     ]
     while left:
         distance, value = left.pop(0)
+        found.setdefault(value, distance)
         for each in ast.walk(value):
-            if isinstance(each, ast.Call):
-                found[each] = min(found.get(each, FAR), distance)
-            elif isinstance(each, ast.Name) and each.id not in names:
-                names[each.id] = distance
+            if isinstance(each, ast.Name) and each.id not in names:
+                names.add(each.id)
                 left += [(distance + 1, of) for to, of in made if each.id in to]
     return found
 

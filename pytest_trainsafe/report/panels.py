@@ -35,6 +35,7 @@ _Index = Annotated[int, msgspec.Meta(ge=0, le=10**6)]
 _Labels = Annotated[tuple[Label, ...], msgspec.Meta(max_length=MOST_ROWS)]
 _States = Annotated[tuple[State, ...], msgspec.Meta(max_length=MOST_ROWS)]
 _Number = float | Label | None
+_Lines = Annotated[tuple[_Index, ...], msgspec.Meta(max_length=60)]
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, tag="table", omit_defaults=True):
@@ -187,7 +188,9 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, tag="timeline", omit_d
 class Code(msgspec.Struct, frozen=True, kw_only=True, tag="code", omit_defaults=True):
     """Lines of a file from number `first` on; `marked` is the number of the line that matters.
 
-    `also` are the numbers of other lines that take part.
+    `also` are the numbers of other lines that take part, `steps` of those that lead to these, such
+    as conditions, and `idle` of those that did not run.  `runs` says which Runs are known to have
+    run the line `marked`.
     """
 
     title: Label
@@ -196,7 +199,10 @@ class Code(msgspec.Struct, frozen=True, kw_only=True, tag="code", omit_defaults=
     lines: Annotated[tuple[Label, ...], msgspec.Meta(max_length=60)]
     marked: _Index
     note: Text = ""
-    also: Annotated[tuple[_Index, ...], msgspec.Meta(max_length=60)] = ()
+    also: _Lines = ()
+    steps: _Lines = ()
+    idle: _Lines = ()
+    runs: Label = ""
 
 
 Panel = Table | Series | HeatMap | Graph | Maps | Timeline | Code

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+from functools import lru_cache
 from pathlib import Path
 
 from pytest_trainsafe.core.untrusted import read_file
@@ -24,7 +26,17 @@ def syntax_of(content: bytes) -> ast.Module:
 
 
 def parsed(path: str) -> ast.Module:
-    """The syntax of a file; an empty one if it cannot be read."""
+    """The syntax of a file, which nothing may change; an empty one if it cannot be read."""
+    try:
+        known = os.stat(path)
+    except (OSError, ValueError):
+        return ast.Module([], [])
+    return _parsed(path, known.st_mtime_ns, known.st_size)
+
+
+@lru_cache(maxsize=32)
+def _parsed(path: str, _changed: int, _size: int) -> ast.Module:
+    """The syntax of a version of a file; what is shown of one failure asks for few files often."""
     try:
         return syntax_of(read_file(Path(path), max_bytes=MOST))
     except (OSError, ValueError):

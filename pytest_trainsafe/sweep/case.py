@@ -9,6 +9,7 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.mesh.sweep_axes import parallel_axes
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.rungs.table import RECIPE, default_ladder, rung_named
+from pytest_trainsafe.core.usage import excerpt, shown
 from pytest_trainsafe.sweep.expectation import Expectation
 from pytest_trainsafe.sweep.program import Program
 
@@ -33,6 +34,20 @@ class Case:
     reference_pp: int = 1
     expect: tuple[Expectation, ...] = ()
     healthy: bool = False
+
+    @property
+    def arguments_text(self) -> str:
+        """The program's arguments at this Point, and how the reference's differ; "" for none."""
+        own, trusted = self.candidate_arguments, self.arguments
+        texts = []
+        for name in dict.fromkeys((*own, *trusted)):
+            text = f"{name}={shown(own[name])}" if name in own else f"no {name}"
+            if name not in trusted:
+                text += " (not in the reference)"
+            elif name not in own or repr(own[name]) != repr(trusted[name]):
+                text += f" (in the reference {shown(trusted[name])})"
+            texts.append(text)
+        return excerpt(", ".join(texts), 400)
 
     @property
     def dtype(self) -> str:

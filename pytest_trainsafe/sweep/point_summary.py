@@ -74,7 +74,8 @@ class PointSummary(TypedDict, total=False):
     `references` says, for the cache key of each reference, whether it was reused from an earlier
     pytest run.  `first` is the first Finding of a failure's report; `faults` has the phase and the
     module or parameter of each localised fault, and `look_at` the place in the code.  `program` and
-    `axes` are the program's path and the value of each axis.  `facts` has more on a failure that a
+    `axes` are the program's path and the value of each axis, and `arguments` are its arguments
+    beside the axes, as one text.  `facts` has more on a failure that a
     page shows, as rows of label and text.  `notes` apply to any verdict, for
     example that a dtype was not judged or that ranks were not forked.  `artefacts` has the
     paths of files that judges made, by what they are; a name that starts with `_` is not shown.
@@ -92,6 +93,7 @@ class PointSummary(TypedDict, total=False):
     look_at: NotRequired[PlaceSummary]
     program: NotRequired[str]
     axes: NotRequired[dict[str, AxisValue]]
+    arguments: NotRequired[str]
     facts: NotRequired[list[tuple[str, str]]]
     notes: NotRequired[list[str]]
     artefacts: NotRequired[dict[str, str]]

@@ -50,6 +50,7 @@ from pytest_trainsafe.trace.facts import (
     Site,
     TrainingState,
     Unheld,
+    Zeroed,
 )
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
 from pytest_trainsafe.trace.rng.events import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
@@ -110,6 +111,7 @@ for _built_in in (
         SetUp,
         Site,
         Unheld,
+        Zeroed,
     ),
     *(DrawEvent, UnseenDraws, WorkerDraw, LedgerGap),
     *(OperatorCount, OperatorEvent, OutsideRead),

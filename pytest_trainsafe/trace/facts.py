@@ -85,6 +85,30 @@ class Marked(msgspec.Struct, frozen=True, tag="marked", omit_defaults=True):
     parameters: _Names = ()
 
 
+#: When `zero_grad` is called: before the backwards of a step, also between two steps; after a
+#: backward, which it undoes; or after the optimizer's step.
+ZeroedMoment = Literal["before", "backward", "stepped"]
+
+
+class Zeroed(msgspec.Struct, frozen=True, tag="zeroed", omit_defaults=True):
+    """A line of the program calls `zero_grad`, in `step` or, between two steps, before it.
+
+    `at` and `user` are as in `Site`.  `kept` has the first of the `left` parameters of the watched
+    model that the call does not concern.
+    """
+
+    step: Step
+    moment: ZeroedMoment
+    at: Text
+    user: Text = ""
+    kept: _Names = ()
+    left: Count = 0
+
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a valid one."""
+        return _fault_of_lines(self.at, self.user)
+
+
 class Overwritten(msgspec.Struct, frozen=True, tag="overwritten", omit_defaults=True):
     """The values that the program gave its parameters, which `ctx.initialize` then replaced.
 

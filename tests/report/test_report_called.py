@@ -138,3 +138,40 @@ def test_functions_whose_results_reach_what_is_returned_most_directly_come_first
     assert called == [
         f"def {each}:" for each in ("last(y)", "first(x)", "scale_of(x)", "helper(x)")
     ]
+
+
+NESTED = """
+def forward(x):
+    x = prepare(x)
+    y = ring(x)
+    return y
+
+
+def prepare(x):
+    return aligned(x)
+
+
+def aligned(x):
+    return x
+
+
+def ring(x):
+    scores = score(x)
+    weights = scores * 2
+    mixed = weights + 1
+    return mixed
+
+
+def score(x):
+    return x
+"""
+
+
+def test_what_the_nearest_function_calls_comes_before_what_makes_its_arguments(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "nested.py"
+    path.write_text(NESTED)
+    lines = NESTED.splitlines()
+    called = [lines[int(each.rpartition(":")[2]) - 1] for each in called_at(f"{path}:2")]
+    assert called == [f"def {each}(x):" for each in ("ring", "score", "prepare", "aligned")]

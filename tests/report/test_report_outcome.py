@@ -11,12 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.contract import FindingsJudgement
+from pytest_trainsafe.judges.joint import JointJudgement, summary_of
 from pytest_trainsafe.printable import printable
 from pytest_trainsafe.report.run.families import families
 from pytest_trainsafe.report.run.github import error_commands, job_summary
 from pytest_trainsafe.report.run.outcome import outcomes, seconds_of, summaries
 from pytest_trainsafe.report.run.summary import family_lines, table_lines, totals
 from pytest_trainsafe.report.run.table import tables
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.program import Program
 
 POINT = [("trainsafe_program", "gpt.train"), ("trainsafe_point", "tp=2 cp=1")]
 
@@ -144,4 +150,20 @@ def test_an_infinite_error_is_shown() -> None:
 
     assert "  2   1   fail     inf            3        0.0" in table_lines(
         tables(found), detailed=False
+    )
+
+
+def test_the_programs_arguments_are_those_of_the_candidate_and_say_what_the_reference_has() -> None:
+    case = Case(
+        Point.of(tp=2),
+        Program("fit:train"),
+        Settings(),
+        {"layers": 2, "rate": 0.1, "old": 1},
+        {"layers": 2, "rate": 0.2, "tp_overlap": True},
+    )
+    made = summary_of(JointJudgement([FindingsJudgement("replay")]), case)
+    (outcome,) = outcomes([report(properties=[("trainsafe", json.dumps(made))])])
+    assert outcome.arguments == (
+        "layers=2, rate=0.2 (in the reference 0.1), tp_overlap=True (not in the reference), "
+        "no old (in the reference 1)"
     )

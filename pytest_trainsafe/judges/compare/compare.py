@@ -78,6 +78,7 @@ def compare(
         # Later steps start from wrong values, so their errors prove nothing new.
         if judge.failed_step is not None and id.step > judge.failed_step:
             break
+        judge.follow(id)
         if screened is None or id in judge.wanted:
             judge.tensor(order, id)
     judge.blame_inputs()

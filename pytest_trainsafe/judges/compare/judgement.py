@@ -84,7 +84,7 @@ class LadderJudgement:
     `left_out` says why rungs were skipped, `located` is the result of localisation, and `summary`
     is the Point's entry in the terminal's summary.  If a page shows the run, `placed` has the
     stages of a pipeline and the collectives, `pictures` the values of the first wrong tensors, and
-    `ran` the lines that the candidate is known to have run.
+    `ran` the lines that the candidate is known to have run, and `reference_ran` the reference.
     """
 
     program: str
@@ -98,6 +98,7 @@ class LadderJudgement:
     placed: Sequence[Panel] = ()
     pictures: Sequence[Panel] = ()
     ran: frozenset[str] = frozenset()
+    reference_ran: frozenset[str] = frozenset()
     panels: ClassVar[str] = "pytest_trainsafe.judges.compare.panels"
     text: ClassVar[str] = "pytest_trainsafe.judges.compare.text"
 
@@ -130,6 +131,16 @@ def lead_of(failing: Sequence[Finding]) -> Finding:
     """
     first = [finding for finding in failing if finding.where == failing[0].where]
     return max(first, key=lambda f: (f.pattern is not None, f.judge == "compare"))
+
+
+def suspect(lead: Finding) -> str:
+    """A phrase on the code of a Finding that no localisation has found: whose code it is."""
+    if not lead.module_class:
+        return "starts the backward: no gradient of an output comes before this one"
+    text = f"module class {lead.module_class}"
+    if not lead.user:
+        return text
+    return f"{text}: the backward of what uses the output makes its gradient, here {lead.user}"
 
 
 def ladder_of(judgements: Iterable[object]) -> LadderJudgement | None:

@@ -27,6 +27,7 @@ from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
 )
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.report.sections import collecting
+from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.schema import TensorEvent
 
 #: The largest number of tensors that are explained.  Explaining is as expensive as several
@@ -43,6 +44,10 @@ class Results:
         self.result = Comparison(rung.dtype, measured={} if collecting() else None)
         self.tolerances = ReferenceTolerances(rung)
         self.failed_step: int | None = None
+        #: The last gradient of an output in the order of the backward, and the module whose
+        #: gradient came before it, in the same micro-batch: "" if it is the first one.
+        self._last: TensorId | None = None
+        self._user = ""
         self.undetermined: dict[str, Undetermined] = {}
         self.counted: set[TensorId] = set()
         self.reference = self.tolerances.reference
@@ -237,7 +242,12 @@ class Results:
     def add(self, order: int, finding: Finding, pattern: Pattern | None = None) -> None:
         """Add a finding, with its position in dataflow and the candidate's module."""
         where = finding.where
-        module = self.module(where) if where is not None else ("", "")
+        module = self.module(where.module) if where is not None else ("", "")
+        user = ""
+        if where is not None and where == self._last:
+            user = self._user
+            code = self.module(user) if user else ("", self._starts_backward())
+            module, user = (code, user) if code[1] else (module, "")
         if finding.verdict == "fail" and where is not None:
             self.failed_step = where.step
         placed = msgspec.structs.replace(
@@ -247,12 +257,28 @@ class Results:
             pattern=pattern,
             module_class=module[0],
             source=module[1],
+            user=user,
         )
         self.result.findings.append(placed)
 
-    def module(self, id: TensorId) -> tuple[str, str]:
-        """The class and source of a tensor's module, or of its nearest parent with known code."""
-        codes = (module_code(rank.modules, id.module) for rank in self.rung.candidate.ranks)
+    def follow(self, id: TensorId) -> None:
+        """Takes the next tensor in dataflow order; of gradients of outputs, it keeps the order."""
+        if id.kind != "activation_grad":
+            return
+        last, self._last = self._last, id
+        if last is None or (last.step, last.microbatch) != (id.step, id.microbatch):
+            self._user = ""
+        elif last.module != id.module:
+            self._user = last.module
+
+    def _starts_backward(self) -> str:
+        """The program's line that starts a backward, which the first gradient comes from; or ""."""
+        sites = (site for rank in self.rung.candidate.ranks for site in rank.events_of(Site))
+        return next((site.user or site.at for site in sites if site.what == "backward"), "")
+
+    def module(self, name: str) -> tuple[str, str]:
+        """The class and source of a module, or of its nearest parent with known code."""
+        codes = (module_code(rank.modules, name) for rank in self.rung.candidate.ranks)
         return next((code for code in codes if code[1]), ("", ""))
 
     def event(self, id: TensorId) -> TensorEvent | None:

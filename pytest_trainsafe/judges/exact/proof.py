@@ -18,7 +18,7 @@ from pytest_trainsafe.arithmetic.packing import error_bound
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.core.rungs.table import WIDEST
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.judgement import LadderJudgement, lead_of
+from pytest_trainsafe.judges.compare.judgement import LadderJudgement, lead_of, suspect
 from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
 from pytest_trainsafe.judges.compare.ladder.ladder import climb
 from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
@@ -257,7 +257,7 @@ def _localised(exact: LadderJudgement, widest: LadderJudgement) -> LadderJudgeme
         return exact
     if not found.rows or found.rows[0][0] == "not localised":
         lead = lead_of([each for each in exact.findings if each.verdict == "fail"])
-        what = found.what if found.source else f"module class {lead.module_class}"
+        what = found.what if found.source else suspect(lead)
         what = f"a guess, because the failure is not localised: {what}"
         found = replace(found, source=found.source or lead.source, what=what)
     for each in filter(None, (failed, failed.rest)):

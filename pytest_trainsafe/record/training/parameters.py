@@ -255,7 +255,7 @@ class ParameterRecorder:
 
     def after_step(self, owned: Collection[int] = ()) -> None:
         """Writes the gradients that the step used, and notes a step that the engine skipped."""
-        self.clock.stepping = False
+        self.clock.stepping, self.clock.stepped = False, True
         if self.sites is not None:
             self.sites.end_own_step()
         if self.clock.step is not None:

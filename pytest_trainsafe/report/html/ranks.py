@@ -33,7 +33,7 @@ def rank_panels(result: GroupResult) -> list[Panel]:
             (
                 f"rank {rank.rank}",
                 label(stood[rank.rank][0]),
-                "the odd one out" if stood[rank.rank][1] else "",
+                _part(rank.status, stood[rank.rank][1]),
                 label(rank.last_collective),
             )
             for rank in shown
@@ -69,6 +69,13 @@ def rank_panels(result: GroupResult) -> list[Panel]:
         "that did not end is the one in which it waits.",
     )
     return [*panels, timeline]
+
+
+def _part(status: str, odd: bool) -> str:
+    """What a rank has to do with the failure; a rank that ended as it should is not wrong."""
+    if not odd:
+        return ""
+    return "had finished: the others wait in vain" if status == "ok" else "the odd one out"
 
 
 def _lines(result: GroupResult) -> list[Panel]:

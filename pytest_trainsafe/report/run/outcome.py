@@ -66,10 +66,11 @@ class Outcome:
     `verdict` is one of VERDICTS. It is "error" if the test failed and the comparison was neither
     "fail" nor "inconclusive", for example because ranks died. `failed` says whether pytest reports
     the test as failed; it is false where the verdict is "fail" but the test is marked xfail. `axes`
-    has the axis values of the Point as text, and `point` is the text of the whole Point. `tensors`
-    has, for each judged dtype, the number of compared tensors. `worst` is the largest ratio of an
-    error to its allowance, None if nothing was compared; `worst_name` names the tensor with this
-    ratio. `location` is the "file:line" of the test, relative to the root directory. `line` is what
+    has the axis values of the Point as text, `point` is the text of the whole Point, and
+    `arguments` that of the program's arguments beside the axes. `tensors` has, for each judged
+    dtype, the number of compared tensors. `worst` is the largest ratio of an error to its
+    allowance, None if nothing was compared; `worst_name` names the tensor with this ratio.
+    `location` is the "file:line" of the test, relative to the root directory. `line` is what
     pytest's short summary says of a failed test, "" if it is not known.
     """
 
@@ -87,6 +88,7 @@ class Outcome:
     first: FirstDifference = FirstDifference()
     location: str = ""
     line: str = ""
+    arguments: str = ""
 
     @property
     def test(self) -> str:
@@ -235,6 +237,7 @@ def _judged(nodeid: str, test: _Test, summary: dict[str, object]) -> Outcome:
         first=_first(summary),
         location=test.location,
         line=_line(test),
+        arguments=_text(summary, "arguments"),
     )
 
 

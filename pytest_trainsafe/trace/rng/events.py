@@ -65,7 +65,8 @@ class DrawEvent(msgspec.Struct, frozen=True, tag="draw", omit_defaults=True):
     the innermost line outside of torch, and `user` the innermost line of the user's own code if
     `at` is in an installed package. `thread` names the program's thread if another thread than the
     one that trains drew, and `shared` names another thread that used the generator at the same
-    time.
+    time. `seeded` is the line of the program that gave the generator its seed, and `restored` the
+    one that set its state after that; "" for none, or if it is not known.
     """
 
     generator: str
@@ -85,6 +86,8 @@ class DrawEvent(msgspec.Struct, frozen=True, tag="draw", omit_defaults=True):
     stream: str = ""
     thread: str = ""
     shared: str = ""
+    seeded: str = ""
+    restored: str = ""
 
     @property
     def line(self) -> str:
@@ -94,7 +97,7 @@ class DrawEvent(msgspec.Struct, frozen=True, tag="draw", omit_defaults=True):
     def fault(self) -> str:
         """What is wrong with this event; "" for a valid one."""
         texts = [self.generator, self.operator, self.module or "", self.stream, self.thread]
-        lines = [self.at, self.user]
+        lines = [self.at, self.user, self.seeded, self.restored]
         states = [self.before, self.after]
         if fault := fault_of_fields([*texts, *lines, self.seed, self.shared], lines, states):
             return fault

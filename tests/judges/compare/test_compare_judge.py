@@ -15,12 +15,15 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
+from pytest_trainsafe.judges.compare.judgement import suspect
 from pytest_trainsafe.judges.compare.results import MAX_EXPLAINED
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.loosen import Loosen
+from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import NoteEvent, StepEvent
 from tests.support.compare.traces import Bench, Edit, Record, draw, only, parameter, training, write
+from tests.support.localize.blamed_traces import noting
 
 POINT = Point.of(tp=2, dp=2)
 DTYPES = ("float64", "float32", "bfloat16")
@@ -682,3 +685,20 @@ def test_trace_without_steps_can_be_compared(bench: Bench) -> None:
     finding = only_failure(compare(RungTraces("float64", candidate, reference, reference)))
     assert finding.pattern is not None
     assert finding.pattern.name == "scaled"
+
+
+def test_a_wrong_gradient_of_an_output_leads_to_what_uses_the_output(bench: Bench) -> None:
+    lead = failing(compare(bench.rung(POINT, only("activation_grad", "norm.output", garbage))))[0]
+    assert lead.where is not None
+    assert (lead.where.module, lead.user, lead.module_class) == ("norm", "fc1", "Fc1")
+    assert lead.source.endswith("model.py:3")  # of fc1; that of norm has another line
+    assert "the backward of what uses the output makes its gradient, here fc1" in suspect(lead)
+
+
+def test_the_first_gradient_of_a_backward_leads_to_the_line_that_starts_it(bench: Bench) -> None:
+    wrong = bench.rung(POINT, only("activation_grad", "fc2.output", garbage))
+    [lead, *_] = failing(compare(wrong))
+    assert (lead.user, lead.module_class) == ("", "Fc2")  # no such line is known
+    [lead, *_] = failing(compare(noting(wrong, Site("backward", "/me/fit.py:30"))))
+    assert (lead.user, lead.module_class, lead.source) == ("", "", "/me/fit.py:30")
+    assert suspect(lead).startswith("starts the backward")

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_trainsafe.report.html.document import INFINITE
 from pytest_trainsafe.report.html.write import write_page
+from pytest_trainsafe.report.panels import Code, Section, Table
 from tests.support.report.browser import Look, looking
 from tests.support.report.documents import document_with
 
@@ -288,3 +289,31 @@ def test_a_point_can_be_printed_with_all_that_is_folded(look) -> None:
     paper = "getComputedStyle(document.documentElement).backgroundColor"
     assert seen.page.evaluate(paper) == "rgb(255, 255, 255)"
     assert not seen.page.locator(".controls").first.is_visible()
+
+
+def test_a_sentence_is_said_once_and_lines_show_what_they_have_to_do_with_the_fault(
+    browser, tmp_path: Path
+) -> None:
+    said = "each cell is the element of its block that differs most"
+    code = Code(
+        title="Source: look here first", file="a.py:2", first=1, marked=2, also=(3,), steps=(1,),
+        lines=("if tp > 1:", "    reduce()", "    wait()", "else:", "    skip()"), idle=(5,),
+        note=f"short; {said}", runs="runs in the candidate",
+    )  # fmt: skip
+    table = Table(title="Values", rows=(("a", 1),), note=f"short; {said}")
+    section = Section(judge="compare", verdict="fail", panels=(code, table), notes=(said, "more"))
+    [failed] = document_with(("one",)).entries
+    outcome = replace(failed.outcome, arguments="tp_overlap=True, layers=2")
+    entry = msgspec.structs.replace(failed, outcome=outcome, sections=(section,))
+    write_page(msgspec.structs.replace(document_with(("one",)), entries=(entry,)), tmp_path)
+    with looking(browser, tmp_path / "index.html") as open_page:
+        seen = open_page()
+        detail = seen.page.locator("#detail")
+
+        assert (detail.text_content() or "").lower().count(said) == 1
+        assert "Not compared: 1" in detail.inner_text()
+        assert "tp_overlap=True, layers=2" in texts(seen, ".point-head ~ dl.facts")[1]
+        for kind, number in (("marked", "2"), ("also", "3"), ("steps", "1"), ("idle", "5")):
+            assert texts(seen, f".source tr.{kind} .line")[0].split()[-1] == number
+        assert "runs in the candidate" in texts(seen, "figure.code p.file")[0]
+        assert "pale lines did not run" in detail.inner_text()

@@ -119,7 +119,8 @@ def panels_with(text: str) -> tuple[Panel, ...]:
             events=(Event(0, 0, 1, own, own, "first", own, own), Event(1, 1, 1, own, own)),
         ),
         Maps(title=own, maps=maps, anchor=own, note=text),
-        Code(title=own, file=own, first=1, lines=(own, own), marked=2, note=text),
+        Code(title=own, file=own, first=1, lines=(own, own), marked=2, note=text, steps=(1,),
+             runs=own),
     )  # fmt: skip
 
 

@@ -198,7 +198,7 @@ class _Grid:
         """What a map shows of a tensor of this shape."""
         text = f"shape {list(shape)}"
         if len(shape) > 2:
-            text += ", with its last dimension across and the others down"
+            text += "; the last dimension is across, and the others are down"
         if (self.rows, self.columns) != self.shape:
             text += "; each cell is the element of its block that differs most"
         return text

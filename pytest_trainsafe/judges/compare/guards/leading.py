@@ -65,7 +65,7 @@ def led_by_setup(rung: RungTraces, comparison: Comparison) -> Comparison:
         pattern = msgspec.structs.replace(pattern, text=text)
     led = msgspec.structs.replace(lead, pattern=pattern)
     if ours:
-        led = msgspec.structs.replace(led, module_class="", source="")
+        led = msgspec.structs.replace(led, module_class="", source="", user="")
     findings = [led if finding is lead else finding for finding in comparison.findings]
     return dataclasses.replace(comparison, findings=findings)
 

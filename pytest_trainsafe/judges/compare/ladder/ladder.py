@@ -98,8 +98,15 @@ def climb(
     point, located = str(case.point), ladder.located
     judgement = LadderJudgement(case.program.name, point, ladder.judged, case, left_out, located)
     summary, placed = ladder.summary(judgement), ladder.placed()
-    pictures, ran = ladder.pictures(), ladder.ran()
-    return replace(judgement, summary=summary, placed=placed, pictures=pictures, ran=ran)
+    ran, reference_ran = ladder.ran()
+    return replace(
+        judgement,
+        summary=summary,
+        placed=placed,
+        pictures=ladder.pictures(),
+        ran=ran,
+        reference_ran=reference_ran,
+    )
 
 
 class _Ladder:
@@ -252,13 +259,16 @@ class _Ladder:
         with one_thread():
             return pictures_of(self._rung, self.judged[-1].comparison.findings)
 
-    def ran(self) -> frozenset[str]:
-        """The lines that the candidate of a failure is known to have run, if a page is made."""
+    def ran(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The lines that the Runs of a failure are known to have run, if a page is made.
+
+        First those of the candidate, then those of its reference.
+        """
         if not collecting() or self._rung is None or not self.judged[-1].failed:
-            return frozenset()
+            return frozenset(), frozenset()
         from pytest_trainsafe.judges.compare.localize.code.ran import lines_that_ran
 
-        return lines_that_ran(self._rung.candidate)
+        return lines_that_ran(self._rung.candidate), lines_that_ran(self._rung.reference)
 
     def summary(self, judgement: LadderJudgement) -> PointSummary:
         """This Point's entry in the terminal's summary."""

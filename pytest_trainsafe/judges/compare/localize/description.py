@@ -18,6 +18,7 @@ from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.guards.untied import without_shares
 from pytest_trainsafe.judges.compare.guards.vacuity import is_unsharded
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault, Phase
+from pytest_trainsafe.judges.compare.localize.clearing import not_cleared
 from pytest_trainsafe.judges.compare.localize.code.lines import (
     NOWHERE,
     UNWAITED,
@@ -212,9 +213,10 @@ class _Description:
             case "weights":
                 return f"the gradients of {parameters} are wrong{self.unsummed(group)}"
             case "clearing":
+                step = min((f.where.step for f in self.found() if f.where is not None), default=0)
+                how = not_cleared(self.rung.candidate, step, names)
                 return (
-                    f"the gradients of {parameters} still contain those of the previous step: the "
-                    "program does not set them to zero between the steps"
+                    f"the gradients of {parameters} still contain those of the previous step: {how}"
                 )
             case "accumulation":
                 return (

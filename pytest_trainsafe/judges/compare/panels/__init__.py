@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_trainsafe.core.point import AxisValue
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.localize.code.ran import Ran
 from pytest_trainsafe.judges.compare.panels.dataflow import curves, dataflow, kinds
@@ -27,10 +28,21 @@ def panels(judgement: LadderJudgement) -> Sequence[Panel]:
     shown = _shown(judgement.rungs)
     failing = [f for f in shown.comparison.findings if f.verdict == "fail"]
     compared = Compared.of(shown)
-    code = source(judgement.located, failing, shown.explained, Ran(judgement.ran))
+    code = source(judgement.located, failing, shown.explained, _ran(judgement))
     made = [*code, dataflow(compared), *judgement.placed, kinds(compared), *curves(compared)]
     made += [*judgement.pictures, dtypes(judgement.rungs), tensors(compared)]
     return [panel for panel in made if panel is not None]
+
+
+def _ran(judgement: LadderJudgement) -> Ran:
+    """The lines that ran, as far as the traces show and the axis values decide it."""
+    if judgement.case is None:
+        return Ran(judgement.ran, judgement.reference_ran)
+    point = judgement.case.point
+    axes: dict[str, AxisValue] = {**point.sizes, **dict(point)}
+    if axes.get("cp", 1) != 1:
+        axes.pop("dp", None)  # by dp, programs also mean dp and cp together
+    return Ran(judgement.ran, judgement.reference_ran, axes)
 
 
 def _shown(rungs: Sequence[RungJudgement]) -> RungJudgement:

@@ -13,6 +13,7 @@ import msgspec
 
 from pytest_trainsafe.judges.compare.localize.code.ran import UNKNOWN, Ran
 from pytest_trainsafe.judges.compare.panels.state import kept_state
+from pytest_trainsafe.judges.compare.panels.steps import result_of, steps_to
 from pytest_trainsafe.report.panels import Code
 from pytest_trainsafe.report.syntax import Function, parsed
 
@@ -41,7 +42,10 @@ def with_marks(
     on which it runs.  `set_up` says that the line sets up a module: lines that make what is given
     to it are marked.  Of a whole function, the calls that exchange data are marked.  Of a method,
     the lines that use what its object keeps for later calls, and those of its class that change it,
-    are marked.  Lines that `ran` shows not to have run are not.
+    are marked.  Lines that `ran` shows not to have run are not; those of them that are shown are
+    `idle`.  The conditions on which marked lines run, and the jumps that may end the function
+    before them, are `steps` on the way, and so are the statements that make what a function
+    returns if no other line of it is marked.
     """
     path = place.rpartition(":")[0]
     found = {int(each.rpartition(":")[2]) for each in others if each.rpartition(":")[0] == path}
@@ -64,6 +68,19 @@ def with_marks(
     shown = range(code.first, code.first + len(code.lines))
     also = tuple(sorted(line for line in found - {code.marked} if line in shown))
     code = msgspec.structs.replace(code, also=also)
+    if function is not None:
+        steps = {*steps_to(function, (code.marked, *also))}
+        inside = [line for line in also if function.lineno <= line <= (function.end_lineno or 0)]
+        if function.lineno == code.marked and not inside:
+            steps = {*result_of(function)}
+        idle = {line for line in shown if _within(function, line)}
+        idle = {line for line in idle if ran.of(path, function, line) is False}
+        code = msgspec.structs.replace(
+            code,
+            steps=tuple(sorted((steps & {*shown}) - idle - {code.marked, *also})),
+            idle=tuple(sorted(idle)),
+            runs=ran.where(path, code.marked),
+        )
     if doubted := sorted(unknown & {*also}):
         lines = f"line{'s' * (len(doubted) > 1)} {', '.join(map(str, doubted))}"
         note = f"{lines}, in a branch, not known to have run"
@@ -79,6 +96,10 @@ def _function_at(path: str, line: int) -> Function | None:
         if isinstance(node, Function) and node.lineno <= line <= (node.end_lineno or 0)
     ]
     return max(around, key=lambda node: node.lineno, default=None)
+
+
+def _within(function: Function, line: int) -> bool:
+    return function.lineno < line <= (function.end_lineno or 0)
 
 
 def _lines(function: Function, wanted: Callable[[ast.Call], bool]) -> Iterator[int]:

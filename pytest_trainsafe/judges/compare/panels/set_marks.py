@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.report.called import called_at, imported_by
+from pytest_trainsafe.report.source import code_at
 from pytest_trainsafe.report.syntax import Function, parsed
 
 #: The most lines of one mark, and the most files that are searched.
@@ -118,7 +119,14 @@ def _around(place: str) -> str:
 
 def set_text(name: str, shown: str, lines: Collection[str]) -> str:
     """The note on the lines that set a mark, beside the one that is `shown`."""
-    others = [relative(line) for line in lines if line != shown][: MOST_LINES - 1]
+    others = [_with_text(line) for line in lines if line != shown][: MOST_LINES - 1]
     more = f" and {len(lines) - MOST_LINES} more" if len(lines) > MOST_LINES else ""
     at = f"; set or passed on at {', '.join(others)}{more}" if others else ""
     return f"sets the mark {name!r} of a parameter, which the condition reads{at}"
+
+
+def _with_text(place: str) -> str:
+    """A "file:line" with its line, if that can be read."""
+    code = code_at(place, "")
+    text = "" if code is None else code.lines[int(place.rpartition(":")[2]) - code.first].strip()
+    return f"{relative(place)} `{text}`" if text else relative(place)

@@ -10,7 +10,7 @@ import msgspec
 
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
-from pytest_trainsafe.judges.compare.judgement import lead_of
+from pytest_trainsafe.judges.compare.judgement import lead_of, suspect
 from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting
 from pytest_trainsafe.judges.compare.localize.code.ran import UNKNOWN, Ran
 from pytest_trainsafe.judges.compare.panels.marks import with_marks
@@ -78,8 +78,10 @@ def source(
         places = _named(located, phase, constructed)
         first = FIRST
     elif lead is not None and lead.source and not explained:
-        note = f"class {lead.module_class}" if lead.module_class else ""
-        places, first = {lead.source: note}, "Source: the module of the first wrong tensor"
+        note = suspect(lead).removeprefix("module ")
+        whose = "the module that uses" if lead.user else "the module of"
+        whose = whose if lead.module_class else "what comes before"
+        places, first = {lead.source: note}, f"Source: {whose} the first wrong tensor"
     else:
         return []
     at_fault = "" if located is None else located.source
@@ -90,6 +92,8 @@ def source(
     beside: dict[int, list[Code]] = {}
     said, unsaid = set(), []
     for place, clause in places.items():
+        if ran.line(place) is False:
+            continue
         title = "Source: look here too" if made else first
         code = code_at(place, title, _without(place, clause, at_fault), methods)
         if code is None or any(_has(shown, code) for shown in made) or len(made) >= MOST_PLACES:
@@ -164,7 +168,7 @@ def _set_marks(code: Code, place: str, source: str, ran: Ran) -> list[Code]:
     shown = []
     for line in code.also:
         for name in marks_read(path, line):
-            lines = set_at(name, path, files)
+            lines = [at for at in set_at(name, path, files) if ran.line(at) is not False]
             near = [each for each in lines if own and each.startswith(f"{own}:")]
             for at in dict.fromkeys([*near[:1], *lines[-1:], *lines[:1]]):
                 panel = code_at(at, MARKED, set_text(name, at, lines))
@@ -186,13 +190,26 @@ def _called(code: Code, place: str, method: str, ran: Ran) -> list[Code]:
         for each, caller in called_at(f"{path}:{line}", method).items():
             called.setdefault(each, caller)
     found: list[Code] = []
+    idle: set[str] = set()  # the lines of functions that only lines which did not run call
     for each, caller in called.items():
+        if caller in idle or ran.line(caller) is False:
+            idle |= _lines_of(each)
+            continue
         shown = code_at(each, CALLED, f"called by {relative(caller)}")
-        if shown is None or ran.line(caller) is False or len(found) >= MOST_CALLED:
+        if shown is None or len(found) >= MOST_CALLED:
             continue
         if len(found) < 2 or sum(len(x.lines) for x in (*found, shown)) <= MOST_LINES:
             found.append(with_marks(shown, each, (), ran=ran))
     return found
+
+
+def _lines_of(place: str) -> set[str]:
+    """Each "file:line" of the function that begins at a place."""
+    path, _, line = place.rpartition(":")
+    nodes = (node for node in ast.walk(parsed(path)) if isinstance(node, Function))
+    function = next((node for node in nodes if node.lineno == int(line)), None)
+    last = int(line) if function is None else function.end_lineno or int(line)
+    return {f"{path}:{each}" for each in range(int(line), last + 1)}
 
 
 def _functions(path: str) -> set[int]:

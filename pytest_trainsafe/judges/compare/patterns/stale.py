@@ -47,7 +47,8 @@ def uncleared(wrong: WrongTensor) -> Pattern | None:
             return Pattern(
                 "uncleared",
                 f"the value is the reference plus {often}the gradient of the previous step",
-                cause="the gradients are not set to zero between the two steps",
+                cause="what the previous step left in gradients, or in a buffer of them, is not "
+                "set to zero before the backwards of this step",
                 short="the gradient of the previous step is added to it",
             )
     return None

@@ -12,7 +12,12 @@ from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.factor import Factor, factor_text
-from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement, lead_of
+from pytest_trainsafe.judges.compare.judgement import (
+    LadderJudgement,
+    RungJudgement,
+    lead_of,
+    suspect,
+)
 from pytest_trainsafe.judges.compare.text.doubts import doubt_rows
 from pytest_trainsafe.judges.compare.text.mismatch import mismatch_text
 from pytest_trainsafe.judges.compare.text.proposal import NO_LAYOUT, advice_rows
@@ -135,7 +140,7 @@ def _difference(
         lines += row("also", hint.message)
     lines += _then(failing, lead, judged.comparison.factor)
     lines += row("not affected", _unaffected(judged.comparison))
-    source, what = lead.source, f"module class {lead.module_class}"
+    source, what = lead.source, suspect(lead)
     if judged.explained:  # annotations are at fault, and not the module
         source = ""
     if located is not None:

@@ -204,9 +204,11 @@ def masked(draw: Draw) -> str:
 
 
 def stream_of(draw: Draw) -> str:
-    """A description of the generator of a draw, with its seed and its state."""
+    """A description of the generator of a draw, with its seed, its state, and their lines."""
     event = draw.event
     seed = f", seed {event.seed}" if event.seed else ""
+    seed += f", seeded at {relative(event.seeded)}" if event.seeded else ""
+    seed += f", its state set at {relative(event.restored)}" if event.restored else ""
     stream = f", stream {event.stream!r}" if event.stream else ""
     return f"{event.generator}{stream}{seed}, state {event.before}"
 

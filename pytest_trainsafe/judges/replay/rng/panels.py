@@ -9,11 +9,15 @@ from collections.abc import Sequence
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.replay.rng.draws import Draw, Draws, describe_draw, stream_of, when
-from pytest_trainsafe.report.panels import Event, Panel, State, Timeline
+from pytest_trainsafe.report.panels import Code, Event, Panel, State, Timeline
 from pytest_trainsafe.report.sections import label
+from pytest_trainsafe.report.source import code_at
 
 #: The most draws of a rank, and the most ranks, that the timeline shows.
 MOST_DRAWS, MOST_RANKS = 48, 32
+
+#: The most places of which lines are shown.
+MOST_PLACES = 4
 
 
 def draw_panels(draws: Draws, findings: Sequence[Finding]) -> tuple[Panel, ...]:
@@ -50,6 +54,7 @@ def draw_panels(draws: Draws, findings: Sequence[Finding]) -> tuple[Panel, ...]:
     if left:
         note += f" {left} more draws are left out."
     return (
+        *_lines(draws, at),
         Timeline(
             title="Random draws of every rank",
             lanes=tuple(_named(rank.rank, rank.coordinates) for rank in lanes),
@@ -58,6 +63,27 @@ def draw_panels(draws: Draws, findings: Sequence[Finding]) -> tuple[Panel, ...]:
             note=note,
         ),
     )
+
+
+def _lines(draws: Draws, at: Draw | None) -> list[Code]:
+    """The code of a draw, and where the ranks' generators were seeded that it is made from."""
+    if at is None:
+        return []
+    there = [
+        draw
+        for rank in draws.by_rank
+        for draw in rank
+        if (draw.event.step, draw.place) == (at.event.step, at.place)
+    ]
+    places = {at.event.line: ("Source: the draw", describe_draw(at))}
+    for draw in (at, *there):
+        seed = f", with seed {draw.event.seed} on rank {draw.rank.rank}" if draw.event.seed else ""
+        note = f"seeds {draw.event.generator}{seed}"
+        places.setdefault(draw.event.seeded, ("Source: where its generator is seeded", note))
+        note = f"sets the state of {draw.event.generator} again"
+        places.setdefault(draw.event.restored, ("Source: where its state is set", note))
+    found = [code_at(line, *said) for line, said in places.items() if line]
+    return [code for code in found if code is not None][:MOST_PLACES]
 
 
 def _event(lane: int, number: int, draw: Draw, state: State) -> Event:

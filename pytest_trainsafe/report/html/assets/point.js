@@ -14,6 +14,7 @@ function headOf(entry) {
         path(outcome.program)] : null)),
     wrong ? facts(answersOf(entry), "answers") : null,
     facts([
+      ["arguments", outcome.arguments ? name(outcome.arguments, "said") : ""],
       ...(wrong ? detailsOf(entry) : []),
       ["closest", !wrong && outcome.worst_name ? [path(outcome.worst_name),
         `: ${short(outcome.worst)} of what is allowed`] : ""],
@@ -117,7 +118,7 @@ function lookAt(entry) {
         (also || []).slice(0, MOST_ALSO).map((each) => [
           h("span", {class: "quiet"}, ` with line ${each} `),
           h("code", {class: "said-line"}, h("bdi", {}, (lines[each - first] || "").trim()))]),
-        note ? [" ", h("span", {class: "quiet"}, name(note, "said"))] : null);
+        unsaid(note).map((each) => [" ", h("span", {class: "quiet"}, name(each, "said"))]));
     });
   }
   if (!source) return "";
@@ -135,6 +136,7 @@ function panelOf(panel) {
 // What a judge shows; its report is folded if it has panels, which the facts above lead to.
 function sectionOf(section) {
   const plain = section.verdict !== "pass" && !(section.panels || []).length;
+  const notes = (section.notes || []).flatMap(unsaid);
   return h("section", {class: "judged"},
     h("h3", {}, mark(section.verdict), " ", name(section.judge),
       section.what ? h("span", {class: "quiet"}, " ", path(section.what)) : null),
@@ -143,13 +145,14 @@ function sectionOf(section) {
         "aria-label": "Report"}, section.text)) : null,
     (section.panels || []).map((panel, i, all) => panelOf(panel.type === "maps" &&
       all.findIndex((each) => each.type === "maps") < i ? {...panel, plain: true} : panel)),
-    (section.notes || []).length ? h("details", {class: "notes"},
-      h("summary", {}, `Not compared: ${section.notes.length}`),
-      h("ul", {}, section.notes.map((note) => h("li", {}, name(note, "said"))))) : null);
+    notes.length ? h("details", {class: "notes"},
+      h("summary", {}, `Not compared: ${notes.length}`),
+      h("ul", {}, notes.map((note) => h("li", {}, name(note, "said"))))) : null);
 }
 
 function drawPoint(entry) {
   const article = document.getElementById("detail");
+  said.clear();
   const failing = entry.sections.filter((section) => section.verdict !== "pass");
   const order = [...failing, ...entry.sections.filter((section) => section.verdict === "pass")];
   article.replaceChildren(...[h("p", {class: "back"}, h("a", {href: "#"}, "All points")),

@@ -12,7 +12,18 @@ function figure(panel, body, legend) {
   return h("figure", {class: `panel ${panel.type}`},
     h("figcaption", {}, h("h4", {}, panel.title), legend || null),
     body,
-    panel.note ? h("p", {class: "note"}, panel.note) : null);
+    unsaid(panel.note).map((note) => h("p", {class: "note"}, note)));
+}
+
+// The clauses of a text that the page of this Point has not said yet, as one text; none for none.
+// A short clause is a label, which may be said of several things.
+const said = new Set();
+const LABEL = 30;
+function unsaid(text) {
+  const clauses = (text || "").split("; ").filter((each) => each &&
+    (each.length <= LABEL || !said.has(each.toLowerCase())));
+  clauses.forEach((each) => said.add(each.toLowerCase()));
+  return clauses.length ? [clauses.join("; ")] : [];
 }
 
 // A table in a box that scrolls sideways, also by keyboard.
@@ -116,16 +127,25 @@ draw.code = (panel) => {
   const lines = panel.lines.map((line, i) => {
     const number = panel.first + i;
     const marked = number === panel.marked;
-    const also = !marked && (panel.also || []).includes(number);
-    const said = marked ? "this line " : also ? "takes part " : "";
-    return h("tr", {class: marked ? "marked" : also ? "also" : null},
+    const kind = marked ? "marked" : LINES.find((each) => (panel[each] || []).includes(number));
+    const said = kind ? `${OF_LINES[kind]} ` : "";
+    return h("tr", {class: kind || null},
       h("td", {class: "line", title: said.trim() || null},
         said ? h("span", {class: "away"}, said) : null, number),
       h("td", {}, h("code", {}, line || " ")));
   });
   const table = h("table", {class: "source"}, h("tbody", {}, lines));
-  const note = (panel.also || []).length ? [panel.note, "Lines with a bar at their number take part."]
-    .filter(Boolean).join(". ") : panel.note;
-  return figure({...panel, note}, [h("p", {class: "file"}, path(panel.file)),
-    scrolled(table, panel.file)]);
+  const kinds = LINES.filter((kind) => (panel[kind] || []).length).map((kind) => OF_BARS[kind]);
+  const note = [panel.note, ...kinds].filter(Boolean).join("; ");
+  return figure({...panel, note}, [h("p", {class: "file"}, path(panel.file),
+    panel.runs ? h("span", {class: "quiet"}, ` ${panel.runs}`) : null),
+  scrolled(table, panel.file)]);
 };
+
+// Lines beside the one that matters, by what they have to do with it.
+const LINES = ["also", "steps", "idle"];
+const OF_LINES = {marked: "this line", also: "takes part", steps: "leads there",
+  idle: "did not run"};
+const OF_BARS = {also: "lines with a bar at their number take part",
+  steps: "lines with a dotted bar lead there: conditions, jumps, and what makes the result",
+  idle: "pale lines did not run"};

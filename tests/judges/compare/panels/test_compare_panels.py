@@ -10,8 +10,10 @@ from typing import get_args
 import msgspec
 import pytest
 
+from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located, Pattern
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import MEANINGS, Kind, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison, Measured
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement
@@ -20,6 +22,8 @@ from pytest_trainsafe.judges.compare.panels.dataflow import MOST_MODULES
 from pytest_trainsafe.judges.compare.panels.source import source
 from pytest_trainsafe.judges.compare.panels.tensors import MOST_TENSORS
 from pytest_trainsafe.report.panels import Code, Graph, HeatMap, Panel, Section, Series, Table
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.program import Program
 
 
 def tensor(module: str, kind: Kind = "activation", name: str = "output", step: int = 0) -> TensorId:
@@ -320,3 +324,28 @@ def test_the_functions_between_a_line_and_its_caller_are_shown(tmp_path: Path) -
 
     marked = [code.lines[code.marked - code.first].strip() for code in shown]
     assert marked == ["self.bias += counts", "def balance(all):", "balance(every)"]
+
+
+@pytest.mark.parametrize(
+    ("axes", "cp_idle", "dp_idle"),
+    [({"tp": 2}, (3,), (5,)), ({"cp": 2}, (), ()), ({"dp": 2}, (3,), ())],
+    ids=str,
+)
+def test_the_point_decides_which_lines_of_a_shown_function_did_not_run(
+    tmp_path: Path, axes: dict[str, int], cp_idle: tuple[int, ...], dp_idle: tuple[int, ...]
+) -> None:
+    path = tmp_path / "reduce.py"
+    path.write_text(
+        "def reduce(x, cp_size, dp_size):\n"
+        "    if cp_size > 1:\n        x = all_reduce(x)\n"
+        "    if dp_size > 1:\n        x = all_reduce(x)\n"
+        "    return x\n"
+    )
+    judgement = dataclasses.replace(
+        judged(IDS, {IDS[2]: 0.5}),
+        case=Case(Point.of(axes), Program("fit:train"), Settings()),
+        located=Located((), f"{path}:1", "reduces"),
+    )
+    code = find(Code, [*panels(judgement)])
+    # By dp, programs also mean dp and cp together, so that at cp=2 nothing is known of it.
+    assert code.idle == (*cp_idle, *dp_idle)

@@ -173,3 +173,135 @@ def test_what_a_forward_calls_stands_before_the_line_that_sets_up_its_module(
     what = f"module class Up; {agree}, at {path}:28"
     shown = source(Located((), f"{path}:1", what, faults), [], explained=False)
     assert shown[0].lines[shown[0].marked - shown[0].first] == "up = Up()"
+
+
+SETTERS = """\
+def build(axes):
+    if axes.cp.size > 1:
+        _mark_all(axes)
+    mark(axes.table)
+
+
+def _mark_all(axes):
+    mark(axes.norm)
+
+
+def mark(parameter):
+    parameter.shared = True
+"""
+
+
+def test_a_line_that_cannot_have_run_sets_no_mark_and_each_named_setter_has_its_text(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "setters.py"
+    path.write_text(SETTERS + "F = 1\n" * 20 + MARKS.partition("\n\n\nmark")[0] + "\n")
+    reduces = len(path.read_text().splitlines())
+    lead = Finding(
+        verdict="fail", judge="compare", check="norm", message="",
+        where=TensorId(0, 0, "main_grad", "", "table"), pattern=Pattern("partial sum", "terms"),
+    )  # fmt: skip
+    located = Located((), f"{path}:{reduces}", "all_reduce over tp", (("reduction", "table"),))
+
+    def notes(cp: int) -> str:
+        shown = source(located, [lead], explained=False, ran=Ran(axes={"cp": cp}))
+        return " ".join(code.note for code in shown if code.title.endswith("mark is set"))
+
+    assert f"{relative(f'{path}:4')} `mark(axes.table)`" in notes(1)
+    assert "mark(axes.norm)" not in notes(1)
+    assert f"{relative(f'{path}:8')} `mark(axes.norm)`" in notes(2)
+
+
+def test_a_place_that_cannot_have_run_is_not_offered(tmp_path: Path) -> None:
+    path = tmp_path / "places.py"
+    path.write_text(
+        "def step(cp):\n    if cp > 1:\n        all_reduce(1)\n" + "F = 1\n" * 20 + "step(2)\n"
+    )
+    located = Located((), f"{path}:24", f"called at {path}:3", (("unheld", "w"),))
+
+    def marked(cp: int) -> list[int]:
+        return [c.marked for c in source(located, [], explained=False, ran=Ran(axes={"cp": cp}))]
+
+    assert 3 in marked(2)
+    assert 3 not in marked(1)
+
+
+STEPS = """\
+def reduce(parameters, cp, dp):
+    for parameter in parameters:
+        if parameter.grad is None:
+            continue
+        if cp > 1:
+            all_reduce(parameter)
+        else:
+            check(parameter)
+        scale = 2
+
+
+def double(x):
+    y = x * 2
+    unused = 3
+    if y is None:
+        return x
+    return y
+"""
+
+
+def test_conditions_that_decide_and_jumps_lead_to_a_marked_line_and_idle_lines_do_not(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "steps.py"
+    path.write_text(STEPS)
+
+    def shown(line: int, cp: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        code = code_at(f"{path}:{line}", "Source")
+        assert code is not None
+        made = with_marks(code, f"{path}:{line}", [], ran=Ran(axes={"cp": cp}))
+        return made.also, made.steps, made.idle
+
+    assert shown(6, 2) == ((), (3, 4, 5), (8,))  # a line of a function
+    assert shown(1, 2) == ((6,), (3, 4, 5), (8,))  # the whole function
+    # Without the call, the condition that decided against it still has a mark.
+    assert shown(1, 1) == ((), (2, 3, 4, 5, 8, 9), (6,))
+
+
+def test_a_function_without_another_mark_has_the_statements_that_make_its_result(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "steps.py"
+    path.write_text(STEPS)
+    code = code_at(f"{path}:12", "Source")
+    assert code is not None
+    assert with_marks(code, f"{path}:12", []).steps == (13, 15, 16, 17)
+
+
+def test_a_panel_says_which_runs_have_run_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "steps.py"
+    path.write_text(STEPS)
+    code = code_at(f"{path}:6", "Source")
+    assert code is not None
+    line = frozenset({relative(f"{path}:6")})
+    for ran, said in (
+        (Ran(line, line), "runs in the candidate and in the reference"),
+        (Ran(line), "runs in the candidate"),
+        (Ran(), ""),
+    ):
+        assert with_marks(code, f"{path}:6", [], ran=ran).runs == said
+
+
+def test_what_only_a_line_that_did_not_run_leads_to_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "led.py"
+    fill = "F = 1\n" * 20
+    path.write_text(
+        "def forward(x, cp):\n    if cp > 1:\n        return gather(x)\n    return copy(x)\n"
+        f"{fill}def gather(x):\n    return deeper(x)\n{fill}def deeper(x):\n    return x\n"
+        f"{fill}def copy(x):\n    return x\n"
+    )
+    located = Located((), f"{path}:1", "forward of class Model")
+
+    def named(cp: int) -> set[str]:
+        shown = source(located, [], explained=False, ran=Ran(axes={"cp": cp}))
+        return {code.lines[code.marked - code.first] for code in shown}
+
+    assert named(2) >= {"def gather(x):", "def deeper(x):"}
+    assert named(1) == {"def forward(x, cp):", "def copy(x):"}

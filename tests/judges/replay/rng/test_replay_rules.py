@@ -7,10 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.replay.rng.draws import Draws, describe_draw
 from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
+from pytest_trainsafe.report import sections
+from pytest_trainsafe.report.panels import Code
 from pytest_trainsafe.sweep.expectation import expect_rng
 from pytest_trainsafe.trace.rng.events import (
     SWITCHED_OFF,
@@ -349,3 +352,30 @@ def test_a_draw_is_described_by_what_is_known_of_it(tmp_path, operator, generato
     [[draw]] = Draws.of(write(tmp_path / "a", SINGLE, lambda at: [event])).by_rank
 
     assert describe_draw(draw) == words
+
+
+def test_a_finding_and_its_panels_name_the_lines_that_seed_the_generator(tmp_path: Path):
+    program = tmp_path / "train.py"
+    program.write_text("import torch\ntorch.manual_seed(1)\ntorch.set_rng_state(kept)\ndrop(x)\n")
+    line = {n: f"{program}:{n}" for n in (2, 3, 4)}
+
+    def alike(at):
+        yield msgspec.structs.replace(
+            in_function(1, at["dp"]), at=line[4], seeded=line[2], restored=line[3]
+        )
+
+    sections.begin()
+    try:
+        judgement = judge_rng(write(tmp_path / "a", Point.of(dp=2), alike))
+    finally:
+        sections.end()
+
+    [finding] = judgement.findings
+    said = f"seeded at {relative(line[2])}, its state set at {relative(line[3])}"
+    assert said in finding.message
+    code = [panel for panel in judgement.drawn if isinstance(panel, Code)]
+    assert [(each.title, each.marked) for each in code] == [
+        ("Source: the draw", 4),
+        ("Source: where its generator is seeded", 2),
+        ("Source: where its state is set", 3),
+    ]

@@ -33,7 +33,7 @@ _NUMPY_ALIASES = ("ranf", "sample")
 #: Every wrapper of this process. They are never freed: torch.compile collects the functions of
 #: NumPy's modules once and recognises them by address, so it would take another function at the
 #: address of a freed wrapper, such as a module's hook, for one of NumPy's.
-_wrappers: list[Callable[..., Any]] = []
+wrappers: list[Callable[..., Any]] = []
 
 
 def drawing_functions(module: Any, generator: type[Any]) -> list[str]:
@@ -87,9 +87,9 @@ class Functions:
         original = getattr(module, name, None)
         if original is not None:
             self._originals.append((module, name, original))
-            _wrappers.append(wrapper(original))
+            wrappers.append(wrapper(original))
             replacing(module, name)
-            setattr(module, name, _wrappers[-1])
+            setattr(module, name, wrappers[-1])
 
     def _draws(self, generator: str, name: str) -> Callable[[Any], Any]:
         def wrapper(original: Any) -> Any:

@@ -29,6 +29,7 @@ from pytest_trainsafe.judges.replay.rng.instrument.noted import (
     TeeSink,
     shape_of,
 )
+from pytest_trainsafe.judges.replay.rng.instrument.seeding import Seedings
 from pytest_trainsafe.judges.replay.rng.instrument.sharing import Sharing
 from pytest_trainsafe.judges.replay.rng.instrument.unseen import LastState, as_text, same_state
 from pytest_trainsafe.judges.replay.rng.instrument.workers import Workers
@@ -66,6 +67,7 @@ class RngLedger:
         self._clock = clock
         self._pid, self._main = os.getpid(), get_ident()
         self._functions = Functions(self._function, self._numpy_made)
+        self._seedings = Seedings()
         self._generators = Generators()
         self._workers = Workers()
         self._sharing = Sharing(self._main)
@@ -91,6 +93,7 @@ class RngLedger:
                     random_operators.intercepted(self._operator, self._dropout, through)
                 )
             around.enter_context(self._functions.installed())
+            around.enter_context(self._seedings.installed())
             around.enter_context(self._workers.followed())
             self._last.set(self._last.read())
             self._last.know(self._last.value)
@@ -140,6 +143,7 @@ class RngLedger:
         self._write_held()
         self._draws = 0
         self._functions.install_numpy()
+        self._seedings.install_numpy()
         value = self._last.read()
         if value != self._last.value:
             self._find_unseen(value, torch.default_generator.get_state(), self._phase())
@@ -318,6 +322,7 @@ class RngLedger:
     ) -> None:
         inside, clock, main = place.module, self._clock, get_ident() == self._main
         backward = in_backward()
+        seed = generator.initial_seed() if isinstance(generator, torch.Generator) else None
         draw = Draw(
             generator,
             called,
@@ -330,11 +335,12 @@ class RngLedger:
             None if clock.step is None else clock.microbatch,
             inside is None or inside.training,
             shape,
-            generator.initial_seed() if isinstance(generator, torch.Generator) else None,
+            seed,
             "" if self._streams == [] else self._stream(),
             # A backward on a GPU runs in threads of torch, not of the program.
             "" if main or backward else current_thread().name[:99],
             "" if backward else self._sharing.other(generator),
+            self._seedings.of(called, seed),
         )
         self._draws += 1
         site = None if inside is not None else self._site(generator)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.judges.replay.rng.instrument.frames import Place
+from pytest_trainsafe.judges.replay.rng.instrument.seeding import Seeded
 from pytest_trainsafe.judges.replay.rng.instrument.unseen import LastState, as_text
 from pytest_trainsafe.trace.rng.events import TORCH_CPU, DrawEvent, Phase
 
@@ -45,6 +46,7 @@ class Draw(NamedTuple):
     stream: str
     thread: str
     shared: str
+    seeded: Seeded
     draws: int = 1
 
 
@@ -136,6 +138,8 @@ class NotedDraws:
             stream=draw.stream,
             thread=draw.thread,
             shared=draw.shared,
+            seeded=draw.seeded.seeded,
+            restored=draw.seeded.restored,
             count=draw.draws,
         )
 

@@ -1,0 +1,57 @@
+"""Says whether a program sets gradients to zero between two steps, from its calls of `zero_grad`.
+
+Called by `judges.compare.localize.description` for gradients that contain those of the previous
+step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.usage import name_list
+from pytest_trainsafe.trace.facts import Zeroed
+from pytest_trainsafe.trace.reader import Trace
+
+
+def not_cleared(candidate: Trace, step: int, names: Sequence[str]) -> str:
+    """Why the gradients of the parameters `names` still contain those of the step before `step`."""
+    calls = [event for rank in candidate.ranks for event in rank.events_of(Zeroed)]
+    if not calls:
+        return "no call of zero_grad was seen"
+    between = [each for each in calls if _is_between(each, step)]
+    if not between:
+        return (
+            f"zero_grad is called {_moment(calls[-1])} at {_line(calls[-1])}, and not between step "
+            f"{step - 1} and the backwards of step {step}"
+        )
+    # A parameter beyond those that an event names may be left out by it.
+    missed = [
+        name
+        for name in names
+        if all(name in each.kept or each.left > len(each.kept) for each in between)
+    ]
+    at = " and ".join(dict.fromkeys(_line(each) for each in between))
+    if missed:
+        whose = "them" if len(missed) == len(names) else name_list(missed, "parameter")
+        return f"zero_grad is called between the steps at {at}, but does not concern {whose}"
+    return (
+        f"zero_grad is called for them between the steps at {at}, so they are kept elsewhere than "
+        "in `grad`, such as in a buffer that is accumulated or reduced"
+    )
+
+
+def _is_between(call: Zeroed, step: int) -> bool:
+    return (call.step, call.moment) in ((step, "before"), (step - 1, "stepped"))
+
+
+def _moment(call: Zeroed) -> str:
+    if call.moment == "before":
+        return f"before the backwards of step {call.step}"
+    if call.moment == "backward":
+        return f"between a backward and the optimizer's step in step {call.step}"
+    return f"after the optimizer's step in step {call.step}"
+
+
+def _line(call: Zeroed) -> str:
+    return relative(call.user or call.at)

@@ -1,0 +1,43 @@
+"""What is said of gradients that keep the previous step's follows from the calls of `zero_grad`."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.compare.localize.clearing import not_cleared
+from pytest_trainsafe.judges.compare.rung import RungTraces
+from pytest_trainsafe.trace.facts import Zeroed
+from tests.support.compare.clipped_traces import rung
+from tests.support.localize.blamed_traces import noting
+
+AT = "/me/fit.py:9"
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> RungTraces:
+    return rung(tmp_path_factory.mktemp("clearing"), Point.of(tp=2))
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([], "no call of zero_grad was seen"),
+        ([Zeroed(0, "before", AT)], f"before the backwards of step 0 at {AT}, and not between"),
+        (
+            [Zeroed(1, "backward", AT)],
+            f"the optimizer's step in step 1 at {AT}, and not between step 0 and the backwards of",
+        ),
+        (
+            [Zeroed(0, "stepped", AT, kept=("a", "b"), left=2)],
+            f"at {AT}, but does not concern them",
+        ),
+        ([Zeroed(1, "before", AT, kept=("a",), left=1)], "does not concern a"),
+        ([Zeroed(0, "stepped", AT)], "so they are kept elsewhere than in `grad`"),
+        ([Zeroed(0, "stepped", "/env/lib.py:2", AT)], f"between the steps at {AT}, so"),
+    ],
+)
+def test_the_sentence_says_what_the_calls_show(
+    traces: RungTraces, calls: list[Zeroed], expected: str
+) -> None:
+    assert expected in not_cleared(noting(traces, *calls).candidate, 1, ["a", "b"])

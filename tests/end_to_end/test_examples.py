@@ -154,11 +154,14 @@ def test_examples_with_modules_of_one_name_pass_together(tmp_path: Path) -> None
     for name in ("dropout", "metamorphic", "per_example"):
         shutil.copytree(EXAMPLE.parent / name, folder / name)
     (folder / "pytest.ini").write_text("[pytest]\n")
+    # Of the relations one: Runs with variables of their own are not forked.  The others are in
+    # tests/judges/metamorphic/test_relations_example.py.
+    one = ("-k", "not order and not padding and not loss-scale")
 
-    done = run(folder, "--trainsafe-localize=off")
+    done = run(folder, "--trainsafe-launcher=auto", "--trainsafe-localize=off", *one)
 
     assert done.returncode == 0, done.stdout
-    assert "11 passed" in done.stdout
+    assert "8 passed" in done.stdout
 
 
 @shared
@@ -167,7 +170,7 @@ def test_the_resume_example_passes(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE.parent / "resume", folder)
     (folder / "pytest.ini").write_text("[pytest]\n")
 
-    done = run(folder, "--trainsafe-localize=off")
+    done = run(folder, "--trainsafe-launcher=auto", "--trainsafe-localize=off")
 
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout

@@ -7,8 +7,6 @@ import pytest
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
 from tests.support.end_to_end.models import float_axis_program
 
-pytestmark = pytest.mark.usefixtures("in_turn")
-
 RATES = [1e-3, 3e-4]
 
 

@@ -8,8 +8,6 @@ from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
 from tests.support.end_to_end.models.bias_program import train
 
-pytestmark = pytest.mark.usefixtures("in_turn")
-
 
 @pytest.mark.trainsafe(train, tp=2, dtype="float64")
 def test_a_bias_that_every_rank_adds_passes(candidate_trace, reference_trace):

@@ -16,8 +16,6 @@ from tests.support.end_to_end.models.kinds_program import (
     read,
 )
 
-pytestmark = pytest.mark.usefixtures("in_turn")
-
 
 def failure(candidate, reference) -> str:
     with pytest.raises(TrainsafeFailure) as failure:

@@ -5,8 +5,6 @@ import pytest
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
 from tests.support.end_to_end import loop_programs
 
-pytestmark = pytest.mark.usefixtures("in_turn")
-
 #: float64 alone, since these faults do not depend on rounding.
 AT = {"dp": 2, "dtype": ["float64"]}
 

@@ -7,8 +7,6 @@ import pytest
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
 from tests.support.end_to_end.models import module_inputs_program
 
-pytestmark = pytest.mark.usefixtures("in_turn")
-
 POINT = {"tp": 2, "sp": True, "dtype": ["float64"]}
 
 

@@ -10,8 +10,6 @@ from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
 from tests.support.end_to_end.models.odd_program import STARTS, train
 
-pytestmark = pytest.mark.usefixtures("in_turn")
-
 
 @pytest.mark.trainsafe(train, dp=2, dtype="bfloat16")
 def test_a_correct_unusual_model_passes_and_its_uncompared_outputs_are_noted(

@@ -9,8 +9,6 @@ from pytest_trainsafe.assertions import TrainsafeFailure
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.trace.facts import Cast, CollectiveEvent
 
-pytestmark = pytest.mark.usefixtures("in_turn")
-
 SMALL = {"layers": 3, "hidden": 32, "batch_size": 1, "tied": True}
 PIPELINE = {"pp": 2, "schedule": "torch-gpipe"}
 

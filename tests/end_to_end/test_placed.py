@@ -7,8 +7,6 @@ import pytest
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
 from tests.support.end_to_end.models import placed_program
 
-pytestmark = pytest.mark.usefixtures("in_turn")
-
 POINT = {"tp": 2, "dtype": ["float64"]}
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.end_to_end.planted import judge, planted
-
-pytestmark = pytest.mark.usefixtures("in_turn")
 
 
 @planted("mla-latent-grads", tp=[1, 2], dtype="float64")

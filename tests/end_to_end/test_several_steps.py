@@ -25,7 +25,6 @@ STARTS = {
 }
 
 
-@pytest.mark.usefixtures("in_turn")
 @pytest.mark.trainsafe(train, dp=2, steps=4, dtype="bfloat16")
 def test_four_correct_steps_pass(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
@@ -34,13 +33,11 @@ def test_four_correct_steps_pass(candidate_trace, reference_trace):
         assert [step.step for step in trace.ranks[0].steps] == [0, 1, 2, 3]
 
 
-@pytest.mark.usefixtures("in_turn")
 @pytest.mark.trainsafe(gpt.train, tp=2, steps=4, args=SMALL, dtype="bfloat16")
 def test_four_correct_steps_of_a_transformer_pass(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
-@pytest.mark.usefixtures("in_turn")
 @pytest.mark.parametrize("mistake", list(STARTS))
 @pytest.mark.parametrize("first", [1, 2])
 @pytest.mark.trainsafe(train, dp=2, steps=4, dtype="float64")
@@ -56,7 +53,6 @@ def test_a_mistake_that_begins_in_a_later_step_is_found_in_that_step(
     assert f"starts at {STARTS[mistake]} · step {first}" in text
 
 
-# In ranks that are processes: the program replaces a function of a module, which threads share.
 @pytest.mark.trainsafe(without_amax_history, tp=2, args=SMALL, dtype="float64")
 def test_an_amax_history_that_is_never_updated_is_found_in_the_second_step(
     candidate_trace, reference_trace
@@ -69,7 +65,6 @@ def test_an_amax_history_that_is_never_updated_is_found_in_the_second_step(
     assert "activation · step 1 · micro-batch 0" in text
 
 
-@pytest.mark.usefixtures("in_turn")
 @pytest.mark.trainsafe(gpt.train, tp=2, steps=2, args={**SMALL, "learning_rate": 1e-2})
 def test_tolerances_grow_over_steps_in_proportion_to_the_references_rounding_error(reference_trace):
     dtype = "bfloat16"

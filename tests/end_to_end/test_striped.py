@@ -7,8 +7,6 @@ import pytest
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
 from tests.support.end_to_end.models import striped_program
 
-pytestmark = pytest.mark.usefixtures("in_turn")
-
 
 @pytest.mark.trainsafe(striped_program.train, cp=2, dtype=["float64"])
 def test_a_correct_program_passes(candidate_trace, reference_trace):

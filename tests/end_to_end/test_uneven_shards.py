@@ -8,8 +8,6 @@ from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
 from tests.support.end_to_end.models.uneven_program import train
 
-pytestmark = pytest.mark.usefixtures("in_turn")
-
 
 @pytest.mark.trainsafe(train, tp=2)
 def test_uneven_shards_of_a_correct_program_pass(candidate_trace, reference_trace):

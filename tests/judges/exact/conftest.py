@@ -22,8 +22,8 @@ def certify(
     """`certify(path, *options)` is the command's status and what it prints and reports.
 
     The program is imported from the project's folder.  Ranks run in turn in a process that the fork
-    server of this run forks: a new process, a server of its own, and a process for each rank take
-    seconds of CPU.  `pytester` restores the modules and the path on which they are searched.
+    server of this run forks: a new process and a fork server of its own take
+    seconds of CPU each.  `pytester` restores the modules and the path on which they are searched.
     """
     address = getattr(run_launcher, "address", "")
     if address:

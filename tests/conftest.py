@@ -18,6 +18,7 @@ import pytest
 
 from pytest_trainsafe.fixtures.core import get_session
 from pytest_trainsafe.sweep.point_summary import PROPERTY, PointSummary
+from tests.support.end_to_end.sharing import sharing_fork_server
 
 if TYPE_CHECKING:
     from pytest_trainsafe.launch import Launcher
@@ -62,11 +63,18 @@ STARTS = frozenset(
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start processes, which `make quick` leaves out."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that start processes, which `make quick` leaves out.
+
+    In workers of pytest-xdist, their files come first: most of these tests take seconds, the others
+    milliseconds, and a long test among the last ones would leave the other workers idle.
+    """
     for item in items:
         if STARTS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("processes")
+    if hasattr(config, "workerinput"):
+        long = {item.path for item in items if item.get_closest_marker("processes")}
+        items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_collection_finish() -> None:
@@ -161,15 +169,13 @@ def run_launcher(_torch, request) -> "Launcher":
 
 
 @pytest.fixture
-def shared_fork_server(run_launcher, monkeypatch):
+def shared_fork_server(run_launcher):
     """Let inner runs fork their ranks from the fork server of this run.
 
     For tests that do not test the fork server.
     """
-    address = getattr(run_launcher, "address", "")
-    if address:
-        monkeypatch.setenv("PYTEST_PLUGINS", "tests.support.launch.shared_fork_server")
-        monkeypatch.setenv("TRAINSAFE_TESTS_FORK_SERVER", address)
+    with sharing_fork_server(run_launcher):
+        yield
 
 
 @pytest.fixture

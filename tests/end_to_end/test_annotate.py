@@ -92,7 +92,8 @@ def test_without_the_annotate_option_suggested_annotations_are_not_written(tmp_p
     del read["modules"]["core_attention"]
     file.write_text(before := yaml.safe_dump(read, sort_keys=False))
     args = source(annotations=str(file)), "--trainsafe-sweep", "cp=2", "sp=false"
-    done = inner_pytest.run(tmp_path, *args, "--trainsafe-record", "sketch")
+    options = ("--trainsafe-record", "sketch", "--trainsafe-launcher=threads")
+    done = inner_pytest.run(tmp_path, *args, *options)
     text = inner_pytest.flat(done.stdout)
     assert "2 tensors lack an annotation, or part of one: with these annotations, every" in text
     assert "core_attention: {output: {cp_dim: 1, tp_dim: -1}}" in text
@@ -104,7 +105,7 @@ def test_without_the_annotate_option_suggested_annotations_are_not_written(tmp_p
 def test_a_bug_is_not_explained_by_a_suggested_layout(tmp_path: Path) -> None:
     more = 'candidate_args={"bug": "tp-embedding-mask"}'
     only = ("--trainsafe-sweep", "cp=2", "sp=true", "--trainsafe-annotate")
-    done = inner_pytest.run(tmp_path, source(more), *only)
+    done = inner_pytest.run(tmp_path, source(more), *only, "--trainsafe-launcher=threads")
     text = inner_pytest.flat(done.stdout)
     assert done.returncode == 1
     assert (

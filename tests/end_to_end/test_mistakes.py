@@ -10,7 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pytest_trainsafe.launch import Launcher
 from tests.support.end_to_end import inner_pytest
+from tests.support.end_to_end.sharing import sharing_fork_server
 
 TEST = """
 @pytest.mark.trainsafe(train, dp=2, {settings})
@@ -36,7 +38,7 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def messages(tmp_path_factory: pytest.TempPathFactory, run_launcher: Launcher) -> dict[str, str]:
     """For each inner test that failed, its message."""
     folder = tmp_path_factory.mktemp("mistakes")
     tests = [TEST.format(name=name, settings=value) for name, value in SETTINGS.items()]
@@ -46,7 +48,8 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "from pytest_trainsafe import assert_trainsafe",
     ]
     (folder / "broken.yaml").write_text("loss: {partial: [[dp]]}")
-    done = inner_pytest.run(folder, "\n".join([*head, *tests]), "--junitxml=report.xml")
+    with sharing_fork_server(run_launcher):
+        done = inner_pytest.run(folder, "\n".join([*head, *tests]), "--junitxml=report.xml")
     assert done.returncode == 1, done.stdout + done.stderr
     cases = ElementTree.parse(folder / "report.xml").getroot().iter("testcase")
     found = {}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.end_to_end import inner_pytest
 
 SOURCE = """
 import pytest
@@ -37,13 +37,13 @@ def test_every_file_with_tensors_is_below_a_private_folder(
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     made = tmp_path / ("kept" if keep else "base")
     roots = {made, tmp_path / "cache"}
-    command = [
-        *(sys.executable, "-m", "pytest", "-p", "no:hypothesispytest", "--trainsafe-localize=off"),
+    arguments = [
+        *("-p", "no:hypothesispytest", "--trainsafe-localize=off"),
         *(f"--basetemp={tmp_path / 'base'}", "-o", f"cache_dir={tmp_path / 'cache'}"),
         *((f"--trainsafe-keep-traces={made}",) if keep else ()),
     ]
 
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, umask=umask)
+    done = inner_pytest.forked(arguments, tmp_path, umask)
 
     assert done.returncode == 0, done.stdout
     found = {root: [f for f in root.rglob("*") if f.name.endswith(TENSORS)] for root in roots}

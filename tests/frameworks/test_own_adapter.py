@@ -6,6 +6,7 @@ import pytest
 
 from pytest_trainsafe.record.adapter import activate
 from pytest_trainsafe.record.clock import ProgramError
+from tests.support.end_to_end import inner_pytest
 
 FRAMEWORK = '''
 """A small framework: a layer with its own tp attribute, and an engine with a loss scale."""
@@ -163,13 +164,15 @@ def test_a_correct_training_with_a_custom_adapter_passes(
 ) -> None:
     use_adapter(project, "adapter:Toy")
 
-    project.runpytest_subprocess("-q").assert_outcomes(passed=1)
+    inner_pytest.run_in(project).assert_outcomes(passed=1)
 
 
-def test_an_adapter_must_be_given_as_an_import_path(project: pytest.Pytester) -> None:
+def test_an_adapter_must_be_given_as_an_import_path(
+    project: pytest.Pytester, without_hypothesis: None
+) -> None:
     use_adapter(project, "adapter.py")
 
-    result = project.runpytest_subprocess("-q")
+    result = project.runpytest_inprocess()
 
     result.stderr.fnmatch_lines(["*pytest_trainsafe_adapters returned 'adapter.py'; it must*"])
 

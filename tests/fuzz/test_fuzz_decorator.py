@@ -102,14 +102,13 @@ def test_examples_are_the_same_in_workers_with_another_hash_seed(fuzzed, ran, mo
     assert len(here[0]) > 5
 
     monkeypatch.setenv("PYTHONHASHSEED", "1")
-    for workers in ("2", "4"):
-        result = fuzzed.runpytest_subprocess("-n", workers, "-v")
+    result = fuzzed.runpytest_subprocess("-n", "2", "-v")
 
-        result.assert_outcomes(passed=2)
-        result.stdout.fnmatch_lines_random(
-            [f"*PASSED* test_clean.py::test_{name} *" for name in ("one", "two")]
-        )
-        assert (ran("one"), ran("two")) == here
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines_random(
+        [f"*PASSED* test_clean.py::test_{name} *" for name in ("one", "two")]
+    )
+    assert (ran("one"), ran("two")) == here
 
 
 def test_an_explicit_example_runs_first_and_examples_can_use_fixtures(fuzzed, ran):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.end_to_end import inner_pytest
+
 INSTRUMENT = """
 from contextlib import contextmanager
 
@@ -133,14 +135,14 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "a worker"])
 def test_a_wing_of_a_project_records_judges_is_accepted_by_name_and_leaves_an_artefact(
     project: pytest.Pytester,
     without_hypothesis: None,
     shared_fork_server: None,
     workers: tuple[str, ...],
 ) -> None:
-    result = project.runpytest_subprocess("--junitxml=report.xml", *workers)
+    result = inner_pytest.run_in(project, "--junitxml=report.xml", *workers)
 
     result.assert_outcomes(passed=2, failed=1)
     text = result.stdout.str()
@@ -155,7 +157,9 @@ def test_a_wing_of_a_project_records_judges_is_accepted_by_name_and_leaves_an_ar
     assert made.read_text() == "8"
 
 
-def test_a_check_that_no_judge_declares_is_refused(project: pytest.Pytester) -> None:
-    result = project.runpytest_subprocess("--trainsafe-accept=counted:many")
+def test_a_check_that_no_judge_declares_is_refused(
+    project: pytest.Pytester, without_hypothesis: None
+) -> None:
+    result = project.runpytest_inprocess("--trainsafe-accept=counted:many")
 
     result.stderr.fnmatch_lines(["*, counted:few, not 'counted:many'*"])

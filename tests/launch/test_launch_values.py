@@ -6,11 +6,12 @@ import os
 import threading
 from pathlib import Path
 
+import pytest
 import torch
 
-from pytest_trainsafe.launch import GroupResult, Script, Task, TorchrunLauncher
+from pytest_trainsafe.launch import GroupResult, Launcher, Script, Task
 from tests.support.launch import programs
-from tests.support.launch.programs import Launch
+from tests.support.launch.programs import PROCESSES, Launch
 
 
 def test_every_rank_returns_its_value(launch: Launch) -> None:
@@ -42,7 +43,10 @@ def test_every_rank_returns_its_value(launch: Launch) -> None:
     assert result.leftovers == ()
 
 
-def test_scripts_run_as_main_from_several_threads_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("launcher", PROCESSES, indirect=True)
+def test_scripts_run_as_main_from_several_threads_at_once(
+    launcher: Launcher, tmp_path: Path
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import os, sys\n"
@@ -56,7 +60,7 @@ def test_scripts_run_as_main_from_several_threads_at_once(tmp_path: Path) -> Non
 
     def run(word: str) -> None:
         task = Task.of(Script(str(script), ("--word", word)), world_size=1)
-        results[word] = TorchrunLauncher().run(task, timeout=60, workdir=tmp_path / "shared")
+        results[word] = launcher.run(task, timeout=60, workdir=tmp_path / "shared")
 
     threads = [threading.Thread(target=run, args=[word]) for word in ("one", "two")]
     for thread in threads:

@@ -1,4 +1,8 @@
-"""One group of four ranks for all tests of parallel models: starting it costs more than a run."""
+"""Two groups of four ranks for all tests of parallel models: starting one costs more than a run.
+
+Ranks that run in turn in one process take two thirds of the CPU of four processes, and train alike
+(tests/launch/threads/test_threads_traces.py); jobs that overlap need processes.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,13 @@ import os
 
 import pytest
 
-from pytest_trainsafe.launch import Launcher, Task
-from tests.support.reference_models.jobs_of_four_ranks import ALONE, JOBS, run_all
+from pytest_trainsafe.launch import Launcher, Task, ThreadsLauncher
+from tests.support.reference_models.jobs_of_four_ranks import (
+    ALONE,
+    JOBS,
+    run_in_turn,
+    run_overlapping,
+)
 from tests.support.reference_models.rank_double import Outcomes, run_here, run_in_ranks
 
 
@@ -18,8 +27,14 @@ def parallel(tmp_path_factory: pytest.TempPathFactory, run_launcher: Launcher) -
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # shared by all workers: the first of them starts the group
     folder /= "ranks"
-    task = Task.of(run_all, str(folder), world_size=4)
-    return run_in_ranks(run_launcher, task, JOBS, folder)
+    address = getattr(run_launcher, "address", "")
+    in_turn = ThreadsLauncher(address) if address else run_launcher
+    tasks = ((in_turn, run_in_turn), (run_launcher, run_overlapping))
+    return run_in_ranks(
+        [(launcher, Task.of(run, str(folder), world_size=4)) for launcher, run in tasks],
+        JOBS,
+        folder,
+    )
 
 
 @pytest.fixture(scope="session")

@@ -44,9 +44,9 @@ def test_fails_otherwise():
 """
 
 
-@pytest.mark.parametrize("options", [[], ["-n", "2"]])
+@pytest.mark.parametrize("options", [[], ["-n", "1"]])
 def test_findings_are_data_in_the_process_that_reports(
-    pytester: pytest.Pytester, options: list[str]
+    pytester: pytest.Pytester, without_hypothesis: None, options: list[str]
 ) -> None:
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(TESTS)

@@ -54,7 +54,7 @@ def test_the_summary_has_a_row_per_judged_point_and_counts_the_skipped(judging):
 def test_the_summary_includes_points_of_xdist_workers(judging):
     pytest.importorskip("xdist")
 
-    judging.runpytest_inprocess("-n", "2").stdout.fnmatch_lines(EXPECTED, consecutive=True)
+    judging.runpytest_inprocess("-n", "1").stdout.fnmatch_lines(EXPECTED, consecutive=True)
 
 
 def test_each_folder_with_reports_is_named(judging):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-import sys
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from pytest_trainsafe.judges.exact.certificate import (
 from pytest_trainsafe.judges.exact.command import HOLDS, REFUSED, UNKNOWN, main
 from pytest_trainsafe.judges.exact.rerun import RefusedError, case_of
 from pytest_trainsafe.trace.run_spec import RunSpec
+from tests.support.exact.certify import Certify
 from tests.support.exact.proved_program import PROGRAM
 
 TEST = """
@@ -58,13 +59,8 @@ def made(axes: tuple[tuple[str, Any], ...] = (("tp", 2),), **fields: Any) -> Cer
     return Certificate(**(given | fields))
 
 
-def certificate_command(pytester: pytest.Pytester, path: Path, *options: str) -> pytest.RunResult:
-    command = [sys.executable, "-m", "pytest_trainsafe", "certificate", str(path)]
-    return pytester.run(*command, *options)
-
-
 def test_a_certificate_holds_until_it_or_its_program_is_changed(
-    pytester: pytest.Pytester, without_hypothesis: None, shared_fork_server: None
+    pytester: pytest.Pytester, without_hypothesis: None, shared_fork_server: None, certify: Certify
 ) -> None:
     pytester.makepyfile(program=PROGRAM, test_it=TEST)
     pytester.runpytest_inprocess("--basetemp=base").assert_outcomes(passed=1)
@@ -76,23 +72,23 @@ def test_a_certificate_holds_until_it_or_its_program_is_changed(
     assert any("4x8" in text or "8x4" in text for text in certificate.tensors.values())
     assert any("cut over tp" in text for text in certificate.layouts.values())
 
-    again = certificate_command(pytester, path, "--types", "--seeds=2")
-    assert again.ret == HOLDS, again.stderr.str()
-    again.stdout.fnmatch_lines(["param up.weight: tp sharded (dimension 0)"])
-    again.stdout.fnmatch_lines(["*holds: * tensors of program:train are equal with 2 fresh seeds*"])
+    status, out, err = certify(path, "--types", "--seeds=2")
+    assert status == HOLDS, err
+    assert "\nparam up.weight: tp sharded (dimension 0)\n" in out
+    assert re.search("holds: .* tensors of program:train are equal with 2 fresh seeds", out)
 
     name = next(iter(certificate.tensors))
     text = certificate.tensors[name]
     other = text[:-1] + ("0" if text[-1] != "0" else "1")
     edited = msgspec.structs.replace(certificate, tensors=certificate.tensors | {name: other})
-    refused = certificate_command(pytester, write(edited, path.parent, "edited"))
-    assert refused.ret == REFUSED
-    assert f"tensors.{name}: the certificate has {other}" in refused.stderr.str()
+    status, _, err = certify(write(edited, path.parent, "edited"))
+    assert status == REFUSED
+    assert f"tensors.{name}: the certificate has {other}" in err
 
-    pytester.makepyfile(program=PROGRAM.replace("lr=0.01", "lr=0.02"))
-    changed = certificate_command(pytester, path)
-    assert changed.ret == REFUSED
-    changed.stderr.fnmatch_lines(["*does not say what its Runs give*", "*sources.program.py*"])
+    pytester.makepyfile(program=PROGRAM.replace("lr=0.01", "lr=0.025"))
+    status, _, err = certify(path)
+    assert status == REFUSED
+    assert re.search(r"does not say what its Runs give.*sources\.program\.py", err, re.DOTALL)
 
 
 @pytest.mark.parametrize("seed", range(40))

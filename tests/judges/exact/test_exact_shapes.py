@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from pytest_trainsafe.reference_models import gpt, llama, moe
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
 from pytest_trainsafe.sweep.traits import sizes
+from tests.support.exact.certify import Certify
 from tests.support.exact.sized_program import PROGRAM
 
 LLAMA = {"hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 11008, "layers": 30, "seq_len": 2048}
@@ -141,7 +141,7 @@ def test_small(candidate_trace, reference_trace):
 
 
 def test_bugs_are_refuted_at_small_sizes_and_a_branch_on_a_size_is_said_to_be_outside(
-    pytester: pytest.Pytester, without_hypothesis: None, shared_fork_server: None
+    pytester: pytest.Pytester, without_hypothesis: None, shared_fork_server: None, certify: Certify
 ) -> None:
     pytester.makepyfile(program=PROGRAM, test_it=TEST)
 
@@ -163,5 +163,5 @@ def test_bugs_are_refuted_at_small_sizes_and_a_branch_on_a_size_is_said_to_be_ou
     assert len(outside) == 1
     assert outside[0].endswith("wrong == 'long' and rows > 40")
     assert any(each.startswith("the test's own sizes, rows=48") for each in first.not_covered)
-    again = pytester.run(sys.executable, "-m", "pytest_trainsafe", "certificate", str(found[1]))
-    assert again.ret == HOLDS, again.stderr.str()
+    status, _, err = certify(found[1])
+    assert status == HOLDS, err

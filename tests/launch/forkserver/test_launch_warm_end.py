@@ -12,13 +12,13 @@ from pathlib import Path
 LAUNCH = """
 import os, sys, threading
 from pathlib import Path
-from tests.support.launch import programs
 from pytest_trainsafe.launch import Task, WarmLauncher, WarmServer
 from pytest_trainsafe.launch.forkserver.start import status
 server = WarmServer.start(Path(sys.argv[2]))
 note = os.open(sys.argv[1], os.O_WRONLY)
 os.write(note, f"{server._keeper.pid}\\n{status(server.address)['server']}\\n".encode())
-task = Task.of(programs.spawn_grandchildren, sys.argv[1], "sit", world_size=1)
+program = "tests.support.launch.programs:spawn_grandchildren"  # whose import imports torch
+task = Task.of(program, sys.argv[1], "sit", world_size=1)
 WarmLauncher(server.address).run(task, timeout=600, workdir=Path(sys.argv[2]))
 """
 

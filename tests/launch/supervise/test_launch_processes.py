@@ -31,9 +31,9 @@ def test_grandchildren_end_with_their_group(launch: Launch, tmp_path: Path) -> N
 LAUNCH = """
 import sys
 from pathlib import Path
-from tests.support.launch import programs
 from pytest_trainsafe.launch import Task, TorchrunLauncher
-task = Task.of(programs.spawn_grandchildren, sys.argv[1], "sit", world_size=1)
+program = "tests.support.launch.programs:spawn_grandchildren"  # whose import imports torch
+task = Task.of(program, sys.argv[1], "sit", world_size=1)
 TorchrunLauncher().run(task, timeout=600, workdir=Path(sys.argv[2]))
 """
 

@@ -44,10 +44,14 @@ def run(folder: Path, source: str, *options: str) -> subprocess.CompletedProcess
     return forked(_written(folder, source, *options), folder)
 
 
-def forked(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def forked(
+    arguments: list[str], folder: Path, umask: int | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run pytest with these arguments in a forked process in a folder; its output is captured."""
     out, err = folder.with_name(f"{folder.name}.out"), folder.with_name(f"{folder.name}.err")
-    process = _FORKED.Process(target=_pytest, args=(arguments, folder, dict(os.environ), out, err))
+    process = _FORKED.Process(
+        target=_pytest, args=(arguments, folder, dict(os.environ), out, err, umask)
+    )
     process.start()
     process.join(600)
     if process.exitcode is None:
@@ -70,16 +74,24 @@ def run_in(project: pytest.Pytester, *options: str) -> pytest.RunResult:
 
 
 def _pytest(
-    arguments: list[str], folder: Path, environ: Mapping[str, str], out: Path, err: Path
+    arguments: list[str],
+    folder: Path,
+    environ: Mapping[str, str],
+    out: Path,
+    err: Path,
+    umask: int | None,
 ) -> None:
     """What a forked process does: `python -m pytest` with these arguments, in a folder."""
     for fd, file in ((1, out), (2, err)):
         with file.open("w") as opened:
             os.dup2(opened.fileno(), fd)
+    if umask is not None:
+        os.umask(umask)
     os.environ.clear()
     os.environ.update(environ)
     os.chdir(folder)
-    sys.path.insert(0, str(folder))
+    searched = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:0] = [str(folder), *(each for each in searched if each not in sys.path)]
     sys.argv = [pytest.__file__, *arguments]
     code = pytest.main(arguments)
     # multiprocessing ends its processes without them.

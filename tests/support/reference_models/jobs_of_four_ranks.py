@@ -131,6 +131,19 @@ ALONE = {
 }
 
 
-def run_all(folder: str) -> None:
-    """Run all jobs in this rank's group; the outcomes are written into the folder."""
-    record(JOBS, Path(folder))
+#: Jobs that compute while they communicate.  Only with ranks that are processes can such a job read
+#: a result for which it has not waited.
+OVERLAPPING = {
+    name: job for name, job in JOBS.items() if any("overlap" in each for each in job.arguments)
+}
+IN_TURN = {name: job for name, job in JOBS.items() if name not in OVERLAPPING}
+
+
+def run_overlapping(folder: str) -> None:
+    """Run the overlapping jobs in this rank's group; the outcomes are written into the folder."""
+    record(OVERLAPPING, Path(folder))
+
+
+def run_in_turn(folder: str) -> None:
+    """Run the other jobs in this rank's group; the outcomes are written into the folder."""
+    record(IN_TURN, Path(folder))

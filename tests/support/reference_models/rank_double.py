@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -252,15 +252,18 @@ class Outcomes:
         return self._of(name)
 
 
-def run_in_ranks(launcher: Launcher, task: Task, jobs: Mapping[str, Job], folder: Path) -> Outcomes:
-    """Run a task that calls `record` for these jobs, in one group; the outcomes of the jobs.
+def run_in_ranks(
+    tasks: Iterable[tuple[Launcher, Task]], jobs: Mapping[str, Job], folder: Path
+) -> Outcomes:
+    """Run tasks that call `record`, for these jobs together; the outcomes of the jobs.
 
     A later call with the same folder waits for the first one, and reads its outcomes.
     """
     folder.mkdir(exist_ok=True)
     with wait_lock(folder / "lock", threading.Event()):
         if not (folder / "done").exists():
-            raise_for_failure(launcher.run(task, timeout=600, workdir=folder))
+            for launcher, task in tasks:
+                raise_for_failure(launcher.run(task, timeout=600, workdir=folder))
             (folder / "done").touch()
 
     def merged(name: str) -> Outcome:

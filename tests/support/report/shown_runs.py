@@ -99,15 +99,17 @@ def write_project(folder: Path) -> None:
     (folder / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
 
 
-def run_project(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Runs the tests in a folder, in little time: ranks share a process, nothing is localised.
+#: Options for little time: ranks share a process, nothing is localised.
+QUICK = (
+    *("-p", "no:hypothesispytest", "-p", "no:syrupy"),
+    *("--trainsafe-launcher=threads", "--trainsafe-localize=off"),
+)
 
-    Returns what pytest printed.
-    """
-    lean = ("-p", "no:hypothesispytest", "-p", "no:syrupy")
-    quick = ("--trainsafe-launcher=threads", "--trainsafe-localize=off")
+
+def run_project(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Runs the tests in a folder, with the options QUICK; returns what pytest printed."""
     return subprocess.run(
-        [sys.executable, "-m", "pytest", *lean, *quick, f"--basetemp={folder}/base", *options],
+        [sys.executable, "-m", "pytest", *QUICK, f"--basetemp={folder}/base", *options],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_trainsafe.__main__ import main
 from pytest_trainsafe.judges.learn.packs.read import read_pack
+from pytest_trainsafe.launch import Launcher, Task, raise_for_failure
 from tests.support.learn.observed_programs import RULES
 
 SCRIPT = """
@@ -131,32 +132,35 @@ def test_what_a_script_sees_is_what_python_gives_it(
 
 
 @pytest.mark.processes
-def test_ranks_that_torchrun_starts_are_learned_from_together(
-    tmp_path: Path,
-) -> None:
+def test_ranks_that_torchrun_starts_are_checked_together_while_they_train(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RANKS)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["-m", "pytest_trainsafe", "learn"]
+    command += ["-m", "pytest_trainsafe", "learn", "--check", "ddp", "train.py"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
 
-    def ran(*arguments: str) -> tuple[str, str]:
-        done = subprocess.run(
-            [*command, *arguments],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        return done.stdout, done.stderr
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+    )
 
-    assert "learned from 1 run of 1 program" in ran("--pack", "ours", "train.py", "--same")[0]
+    rule = "whose gradient is equal on two ranks is equal on them"
+    assert rule in done.stdout
+    assert rule in done.stderr.partition("trained")[0], "it is found after the training only"
+
+
+def test_ranks_are_learned_from_together(
+    script: Path, run_launcher: Launcher, tmp_path: Path
+) -> None:
+    """In forked ranks, with the environment that torchrun gives: they have imported torch."""
+    script.write_text(RANKS)
+    task = Task.of(learn, "--pack", "ours", "train.py", "--same", world_size=2)
+
+    result = run_launcher.run(task, timeout=120, workdir=tmp_path / "group")
+
+    raise_for_failure(result)
+    assert result.values == [0, 0]
+    assert "learned from 1 run of 1 program" in result.ranks[0].stdout
     pack = read_pack(tmp_path / "invariants/ours.pack", RULES)
     assert {"consistent", "agreement"} <= {each.claim.relation for each in pack.invariants}
-    told, live = ran("--check", "ddp", "train.py")
-    rule = "whose gradient is equal on two ranks is equal on them"
-    assert rule in told
-    assert rule in live.partition("trained")[0], "it is found after the training only"
 
 
 def test_rules_of_traincheck_become_a_pack(

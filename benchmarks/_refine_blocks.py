@@ -198,7 +198,11 @@ class Blocks:
             self.parts[-1] = "gated-mlp"
             gate = self.parameter("gate", (inner, self.width), (0, "tp"))
             line(f"r = F.linear(a, {gate})")
-            line(f"u = {act.format('r')} * u", None, gate_and_value_swapped=f"u = {act.format('u')} * r")
+            line(
+                f"u = {act.format('r')} * u",
+                None,
+                gate_and_value_swapped=f"u = {act.format('u')} * r",
+            )
         else:
             line(f"u = {act.format('u')}")
         if self.chance.random() < 0.5:
@@ -324,8 +328,7 @@ class Blocks:
         line(
             "a = a.flatten(1, 2)",
             f'a = c.exchange(a, "ep").unflatten(0, ({ranks}, {here})).transpose(0, 1).flatten(1, 3)',
-            tokens_not_sent="a = "
-            f"a.unflatten(0, ({ranks}, {here})).transpose(0, 1).flatten(1, 3)",
+            tokens_not_sent=f"a = a.unflatten(0, ({ranks}, {here})).transpose(0, 1).flatten(1, 3)",
         )
         line(f"u = torch.bmm(a, {up})")
         line(f"u = {self.chance.choice(ACTIVATIONS).format('u')}")

@@ -137,9 +137,9 @@ class Ends(Blocks):
         else:
             self.write.line("loss = F.mse_loss(h, target)")
         if self.sp:
-            op, other = ("avg", "sum") if self.mean else ("sum", "avg")
+            op = "avg" if self.mean else "sum"
             # The gradient of an average is divided by the number of ranks.
-            text = "loss = c.reduce(loss{}, \"tp\")"
+            text = 'loss = c.reduce(loss{}, "tp")'
             self.write.line(
                 "loss = loss",
                 text.format(f" / {self.n('tp')}" if op == "avg" else ""),

@@ -60,9 +60,7 @@ class Drawn(Ends):
 
     def declare(self, at: int) -> None:
         """Writes the parameters in front of the loop."""
-        lines = [
-            f'    {name} = t["{name}"].detach().requires_grad_()' for name in self.parameters
-        ]
+        lines = [f'    {name} = t["{name}"].detach().requires_grad_()' for name in self.parameters]
         self.write.sequential[at:at] = lines
         self.write.parallel[at:at] = lines
         moved = []
@@ -162,9 +160,7 @@ class Drawn(Ends):
         square = " + ".join(f"s_{name}" for name in names)
         faults = {}
         if whole and self.n("tp") > 1:
-            counted = square.replace(
-                f"s_{whole[0]}", f'c.all_reduce(s_{whole[0]}, "tp")', 1
-            )
+            counted = square.replace(f"s_{whole[0]}", f'c.all_reduce(s_{whole[0]}, "tp")', 1)
             faults["replica_counted_twice_in_the_norm"] = f"norm = ({counted}).sqrt()"
         self.write.line(f"norm = ({square}).sqrt()", None, **faults)
         self.outputs["norm"] = ()
@@ -203,8 +199,11 @@ class Drawn(Ends):
         elif self.kind == "momentum":
             self.input(f"m_{name}", given.shape, cut)
             line(f'mean_{name} = 0.9 * t["m_{name}"] + {g}')
-            line(f"q_{name} = {p} - 0.02 * mean_{name}", None,
-                 update_of_the_gradient_alone=f"q_{name} = {p} - 0.02 * {g}")
+            line(
+                f"q_{name} = {p} - 0.02 * mean_{name}",
+                None,
+                update_of_the_gradient_alone=f"q_{name} = {p} - 0.02 * {g}",
+            )
             self.outputs[f"mean_{name}"] = cut
         else:
             line(f"q_{name} = {p} - 0.1 * {g}")
@@ -223,4 +222,3 @@ class Drawn(Ends):
 def drawn(seed: int) -> Program:
     """The program of a seed."""
     return Drawn(random.Random(seed)).program()
-

@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,17 @@ class Verdict:
 
 def compiled(program: Program, ranks: bool, fault: Fault | None, folder: Path) -> Function:
     """The function of a text, which stands in a file of the folder."""
-    path = folder / ("faulty.py" if fault else "parallel.py" if ranks else "sequential.py")
-    text = program.text(ranks, fault)
-    path.write_text(text)
-    names: dict[str, Any] = {}
-    exec(compile(text, str(path), "exec"), names)
-    function: Function = names["program"]
+    name = "parallel" if ranks else "sequential"
+    if fault is not None:
+        name = "faulty_" + fault.kind.replace(" ", "_")
+    path = folder / f"{name}.py"
+    path.write_text(program.text(ranks, fault))
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function: Function = module.program
     return function
 
 
@@ -90,7 +96,9 @@ def difference(program: Program, whole: Function, parts: Function, seed: int) ->
     finally:
         torch.set_default_dtype(torch.float32)
     return max(
-        differs(expected[name].detach(), [each[name].detach() for each in results], cut, program.mesh)
+        differs(
+            expected[name].detach(), [each[name].detach() for each in results], cut, program.mesh
+        )
         for name, cut in program.outputs.items()
     )
 
@@ -156,7 +164,9 @@ def judged(program: Program, sequential: Any, parts: Function, style: str) -> Ve
     return Verdict("proved")
 
 
-def examined(seed: int, folder: Path, show: bool) -> tuple[Program, Verdict, Fault | None, Verdict | None]:
+def examined(
+    seed: int, folder: Path
+) -> tuple[Program, Verdict, Fault | None, Verdict | None]:
     """One program of a seed, and one fault in it."""
     program = drawn(seed)
     whole = compiled(program, False, None, folder)
@@ -171,7 +181,6 @@ def examined(seed: int, folder: Path, show: bool) -> tuple[Program, Verdict, Fau
     if found is None:
         return program, clean, None, None
     fault, faulty = found
-    compiled(program, True, fault, folder)
     return program, clean, fault, judged(program, graph, faulty, style)
 
 
@@ -185,20 +194,25 @@ def main(arguments: Sequence[str]) -> int:
     torch.set_num_threads(1)
     print(f"seed {options.seed}, torch {torch.__version__}")
     chance = random.Random(options.seed)
-    seeds = [options.only] if options.only is not None else [
-        chance.getrandbits(32) for _ in range(options.count)
-    ]
+    seeds = (
+        [options.only]
+        if options.only is not None
+        else [chance.getrandbits(32) for _ in range(options.count)]
+    )
     clean_counts: Counter[str] = Counter()
     fault_counts: Counter[str] = Counter()
     places: Counter[str] = Counter()
     for seed in seeds:
         with tempfile.TemporaryDirectory() as name:
-            program, clean, fault, verdict = examined(seed, Path(name), options.show)
+            program, clean, fault, verdict = examined(seed, Path(name))
         clean_counts[clean.kind] += 1
         print(f"{seed:>10} {clean.kind:12} {program.title}", flush=True)
         if options.only is not None:
             for number, pair in enumerate(zip(program.sequential, program.parallel, strict=True)):
-                print(f"{number + 6:4} {pair[0]}" + ("" if pair[0] == pair[1] else f"\n   | {pair[1]}"))
+                print(
+                    f"{number + 6:4} {pair[0]}"
+                    + ("" if pair[0] == pair[1] else f"\n   | {pair[1]}")
+                )
         if clean.kind != "proved":
             print(f"{'':11}{clean.reason}")
             if options.only is not None:

@@ -325,10 +325,11 @@ class Blocks:
         down = self.parameter("ed", (experts, inner, self.width), (0, "ep"))
         ranks, here = self.n("ep"), experts // self.n("ep")
         line(f"a = n.unflatten(1, ({experts}, -1)).transpose(0, 1)")
+        sorted_by_expert = f".unflatten(0, ({ranks}, {here})).transpose(0, 1).flatten(1, 3)"
         line(
             "a = a.flatten(1, 2)",
-            f'a = c.exchange(a, "ep").unflatten(0, ({ranks}, {here})).transpose(0, 1).flatten(1, 3)',
-            tokens_not_sent=f"a = a.unflatten(0, ({ranks}, {here})).transpose(0, 1).flatten(1, 3)",
+            f'a = c.exchange(a, "ep"){sorted_by_expert}',
+            tokens_not_sent=f"a = a{sorted_by_expert}",
         )
         line(f"u = torch.bmm(a, {up})")
         line(f"u = {self.chance.choice(ACTIVATIONS).format('u')}")

@@ -119,19 +119,18 @@ class Drawn(Ends):
                     text = f'{g} = {g} / c.size("{axis}")'
                     self.write.line("pass", text, gradient_of_a_part_not_scaled="pass")
                 continue
+            wrong = f'{g} = c.all_reduce({g}, "{axis}", "{other}")'
             faults = {
                 "gradient_not_reduced": "pass",
-                "gradient_reduced_by_another_operation": f'{g} = c.all_reduce({g}, "{axis}", "{other}")',
+                "gradient_reduced_by_another_operation": wrong,
             }
             if not self.mean:
                 faults["gradient_reduced_twice"] = (
                     f'{g} = c.all_reduce(c.all_reduce({g}, "{axis}"), "{axis}")'
                 )
             if len(self.mesh) > 1:
-                wrong = next(each for each in self.mesh if each != axis)
-                faults["gradient_reduced_over_another_group"] = (
-                    f'{g} = c.all_reduce({g}, "{wrong}", "{op}")'
-                )
+                wrong = f'{g} = c.all_reduce({g}, "{self.other(axis)}", "{op}")'
+                faults["gradient_reduced_over_another_group"] = wrong
             if axis == "dp" and self.sharded(name):
                 self.write.line(
                     "pass",
@@ -188,12 +187,11 @@ class Drawn(Ends):
             line(f'mean_{name} = 0.9 * t["m_{name}"] + 0.1 * {g}')
             line(f'square_{name} = 0.95 * t["v_{name}"] + 0.05 * {g} * {g}')
             line(f"d_{name} = (square_{name} / (1 - 0.95**3)).sqrt() + 1e-8")
+            new = f"q_{name} = {p} * (1 - 0.01 * 0.1) - 0.01 * {{}} / d_{name}"
             line(
-                f"q_{name} = {p} * (1 - 0.01 * 0.1) - 0.01 * (mean_{name} / (1 - 0.9**3)) / d_{name}",
+                new.format(f"(mean_{name} / (1 - 0.9**3))"),
                 None,
-                update_without_bias_correction=(
-                    f"q_{name} = {p} * (1 - 0.01 * 0.1) - 0.01 * mean_{name} / d_{name}"
-                ),
+                update_without_bias_correction=new.format(f"mean_{name}"),
             )
             self.outputs[f"mean_{name}"] = self.outputs[f"square_{name}"] = cut
         elif self.kind == "momentum":

@@ -18,6 +18,10 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
+# The names before torch 2.13 are deprecated since.
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 Cut = Sequence[tuple[int, str]]  # dimension and axis, the outermost first; empty: a replica
 Moved = Callable[[torch.Tensor], torch.Tensor]
 WAIT_SECONDS = 5.0
@@ -144,7 +148,7 @@ class Captured(Ranks):
             return torch.cat(parts, dim)
         first = x.movedim(dim, 0).contiguous()
         whole = first.new_empty(first.size(0) * self.size(axis), *first.shape[1:])
-        dist.all_gather_into_tensor(whole, first, self._group(axis))
+        _gather(whole, first, self._group(axis))
         return whole.movedim(0, dim).contiguous()
 
     def reduce_scatter(self, x: torch.Tensor, dim: int, axis: str, op: str = "sum") -> torch.Tensor:
@@ -158,7 +162,7 @@ class Captured(Ranks):
             return mine
         first = x.movedim(dim, 0).contiguous()
         mine = first.new_empty(first.size(0) // self.size(axis), *first.shape[1:])
-        dist.reduce_scatter_tensor(mine, first, reduction, self._group(axis))
+        _scatter(mine, first, reduction, self._group(axis))
         return mine.movedim(0, dim).contiguous()
 
     def all_to_all(self, x: torch.Tensor, axis: str) -> torch.Tensor:

@@ -68,15 +68,27 @@ class Program:
         """The lines of the texts that may be named for a fault, counted from 1.
 
         Those of the fault itself, those that take what it assigns, in the forward, and those that
-        make what it takes, which the backward runs after it.
+        make what it takes, which the backward runs after it.  A reduction over ranks of a loss or
+        a gradient is a part of what the sequential program does where it takes the mean over its
+        tokens, or where it uses the parameter.
         """
         flow = [_names(line) for line in self.parallel]
         found: set[int] = set()
         for number in fault.lines:
             found |= {number} | self._near(flow, number, 1) | self._near(flow, number, -1)
+            if self.sequential[number].strip() == "pass":
+                found |= self._summed(flow, number)
             written = _names(fault.lines[number])[1] - flow[number][1]
             found |= {at for at, names in enumerate(flow) if written & names[0]}
         return {number + len(HEADER) + 1 for number in found}
+
+    def _summed(self, flow: list[tuple[set[str], set[str]]], number: int) -> set[int]:
+        """The lines whose sum over tokens the ranks complete in a line for them alone."""
+        completed = {name.removeprefix("g_") for name in flow[number][1]}
+        if "total" in completed:
+            return {at for at, names in enumerate(flow[:number]) if "loss" in names[1]}
+        parameters = completed & {given.name for given in self.inputs}
+        return {at for at, names in enumerate(flow[:number]) if parameters & names[0]}
 
     def _near(self, flow: list[tuple[set[str], set[str]]], number: int, way: int) -> set[int]:
         """The lines that take what a line assigns, or make what it takes; past mere renamings."""

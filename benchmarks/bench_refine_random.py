@@ -164,9 +164,7 @@ def judged(program: Program, sequential: Any, parts: Function, style: str) -> Ve
     return Verdict("proved")
 
 
-def examined(
-    seed: int, folder: Path
-) -> tuple[Program, Verdict, Fault | None, Verdict | None]:
+def examined(seed: int, folder: Path) -> tuple[Program, Verdict, Fault | None, Verdict | None]:
     """One program of a seed, and one fault in it."""
     program = drawn(seed)
     whole = compiled(program, False, None, folder)

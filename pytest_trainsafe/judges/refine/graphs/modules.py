@@ -219,7 +219,7 @@ def capture(
         logged[:] = found
         return result, *found.values()
 
-    name = name or f"rank {rank}"
+    name = name or (f"rank {rank}" if ranks > 1 else "sequential")
     with fake_group(rank, ranks):
         try:
             module = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*values)

@@ -104,3 +104,9 @@ def test_a_refutation_of_captures_names_the_line_of_the_sequential_program():
         'y = given["x"] @ given["w"]', "return y + 1",
     )  # fmt: skip
     assert "test_refine_program_lines.py" in str(raised.value)
+
+
+def test_the_graph_of_the_only_rank_is_called_sequential():
+    assert capture(unreduced, {"x": torch.ones(3, 6), "w": torch.ones(6, 4)}).name == "sequential"
+    given = {"x": torch.ones(3, 3), "w": torch.ones(3, 4)}
+    assert capture(reduced, given, rank=0, ranks=2).name == "rank 0"

@@ -35,7 +35,7 @@ def program_lines() -> Iterator[None]:
         yield
 
 
-class _Lines(CompilableMode):
+class _Lines(CompilableMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
     def __init__(self) -> None:

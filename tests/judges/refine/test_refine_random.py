@@ -22,6 +22,8 @@ def test_a_random_program_is_proved_and_a_fault_in_it_is_refuted_at_its_line(see
     program, right, fault, wrong = examined(seed, tmp_path)
     assert program.title.endswith(f" on {SEEDS[seed]}")
     assert right.kind == "proved", right.report
+    assert fault is not None
+    assert wrong is not None
     assert wrong.kind == "refuted"
     assert wrong.line in program.places(fault), wrong.report
 

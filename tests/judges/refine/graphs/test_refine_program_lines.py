@@ -41,7 +41,7 @@ def step(given):
 def lines():
     """The operators by the text of their line."""
     graph = capture(step, {"x": torch.ones(3, 5), "w": torch.ones(5, 4)})
-    found = {}
+    found: dict[str, list[str]] = {}
     for node in graph.nodes:
         if node.source:
             file, _, line = node.source.rpartition(":")

@@ -89,14 +89,12 @@ def constant_factor(node: Any) -> torch.Tensor | None:
 
 
 def running_node() -> int | None:
-    """The number of the node whose derivative this thread computes now; None if that is off.
+    """The number of the node whose derivative this thread computes now; None if none or off.
 
     A node has as its number how many nodes its thread had made before it.
     """
-    if not NODES.available:
-        return None
-    number: int = _node()._sequence_nr()
-    return number
+    node = _node() if NODES.available else None
+    return None if node is None else int(node._sequence_nr())
 
 
 def inside_transform() -> bool:

@@ -288,6 +288,28 @@ def test_attention_by_the_math_path_is_attention_by_the_kernel():
     assert equal(exact(by_math, Block, TOKENS, TARGETS), exact(reference, Block, TOKENS, TARGETS))
 
 
+@pytest.mark.parametrize("heads_first", [True, False])
+def test_attention_and_its_gradients_lie_in_memory_as_torch_lays_them(heads_first):
+    """A graph's views of them are those that torch takes."""
+
+    def attended(q, k, v):
+        q, k, v = (each.requires_grad_() for each in (q, k, v))
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            y = functional.scaled_dot_product_attention(q, k, v)
+        return [y, *torch.autograd.grad(y.sum(), (q, k, v))]
+
+    shapes = [(2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 4)]
+    inputs = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    if not heads_first:
+        inputs = [each.transpose(1, 2).contiguous().transpose(1, 2) for each in inputs]
+    real = attended(*inputs)
+    mode = ExactMode(Doubles())
+    entered = [mode.enter(each.detach()) for each in inputs]
+    with mode:
+        found = attended(*entered)
+    assert [each.stride() for each in found] == [each.stride() for each in real]
+
+
 def test_online_attention_that_forgets_to_rescale_is_noticed():
     wrong = exact(parallel(rescale=False), Block, TOKENS, TARGETS)
     assert not wrong[0].equal(exact(reference, Block, TOKENS, TARGETS)[0])

@@ -20,6 +20,7 @@ from pytest_trainsafe.judges.refine.graphs.graph import Graph
 from pytest_trainsafe.judges.refine.graphs.load import graph_of
 from pytest_trainsafe.judges.refine.graphs.symbols import read_from_tensors
 from pytest_trainsafe.judges.refine.layouts import layouts
+from pytest_trainsafe.judges.refine.mesh import RankMesh
 from pytest_trainsafe.judges.refine.problem.declared import (
     Declaration,
     read_declaration,
@@ -28,6 +29,7 @@ from pytest_trainsafe.judges.refine.problem.declared import (
 from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.problem.valuations import Symbols, symbols
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
+from pytest_trainsafe.judges.refine.search.nearest import Nearest
 from pytest_trainsafe.judges.refine.solver.workers import Limits, said
 
 JUDGE = "refine"
@@ -209,7 +211,15 @@ def _pattern(found: Refutation) -> Pattern | None:
         return Pattern(
             "scaled",
             f"{found.node.name} equals {found.nearest}",
-            cause="a factor is wrong, missing, or applied twice",
+            cause=_cause_of_factor(found.nearest, found.problem.mesh),
             factor=float(1 / found.nearest.factor),
         )
     return None
+
+
+def _cause_of_factor(found: Nearest, mesh: RankMesh) -> str:
+    """Why a tensor is a multiple; the mean of the ranks' terms is what an average makes of them."""
+    sums = [step.axis for step in found.relation.steps if step.kind == "sum"]
+    if len(sums) == 1 and sums[0] and found.factor * mesh.axes[sums[0]] == 1:
+        return f"an average over {sums[0]} is missing, is a sum, or another factor is wrong"
+    return "a factor is wrong, missing, or applied twice"

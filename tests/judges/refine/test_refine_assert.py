@@ -108,3 +108,20 @@ def test_an_unknown_command_is_refused(capsys):
     assert main(["prove"]) == 2
     assert main([]) == 2
     assert "refine" in capsys.readouterr().err
+
+
+AVERAGE = """
+class GraphModule(torch.nn.Module):
+    def forward(self, x: "f32[{rows}, 3]"):
+        mean: "f32[3]" = torch.ops.aten.mean.dim(x, [0])
+        return (mean,)
+"""
+
+
+def test_a_missing_average_is_named():
+    rank = AVERAGE.format(rows=2)
+    relation = {"mesh": {"dp": 2}, "inputs": {"x": "concat 0"}}
+    with pytest.raises(TrainsafeFailure) as raised:
+        assert_refines(AVERAGE.format(rows=4), [rank, rank], relation)
+    assert "mean equals 1/2 times the sum over dp of mean" in str(raised.value)
+    assert "an average over dp is missing" in str(raised.value)

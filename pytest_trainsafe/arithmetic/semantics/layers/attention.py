@@ -56,7 +56,17 @@ def attention(
     weights = n.exp(n.subtract(scores, largest))
     total = n.sum(weights, -1, True)
     result = n.divide(n.matmul(weights, v), total)
-    return result, n.add(largest, n.log(total)).squeeze(-1)
+    if result.shape == q.shape:
+        result = torch.empty_like(q, dtype=result.dtype).copy_(result)
+    return result, _by_token(n.add(largest, n.log(total)).squeeze(-1))
+
+
+def _by_token(x: torch.Tensor) -> torch.Tensor:
+    """The tensor in the memory that torch's operator gives it, of which a program takes views.
+
+    There the heads of a token are neighbours, although they are an earlier dimension.
+    """
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _gradients(draw: Draw) -> Iterable[Call]:
@@ -89,7 +99,7 @@ def attention_backward(
     slope = n.multiply(weights, n.subtract(n.matmul(grad, v.transpose(-1, -2)), inner))
     slope = n.multiply(slope, scale)
     return (
-        n.matmul(slope, k),
-        n.matmul(slope.transpose(-1, -2), q),
-        n.matmul(weights.transpose(-1, -2), grad),
+        _by_token(n.matmul(slope, k)),
+        _by_token(n.matmul(slope.transpose(-1, -2), q)),
+        _by_token(n.matmul(weights.transpose(-1, -2), grad)),
     )

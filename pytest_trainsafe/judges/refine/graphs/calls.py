@@ -65,6 +65,8 @@ class Calls:
         own: dict[str, Node] = {}
         for each in nodes:
             first = each.args[0]
+            if isinstance(first, tuple):
+                first = first[0]
             assert isinstance(first, Ref)
             made_of = own.get(first.name) or self.known.get(first.name)
             own[each.name] = each if made_of is None else _shaped(each, made_of)
@@ -76,6 +78,17 @@ class Calls:
 
     def ranks(self, argument: Argument) -> list[int]:
         return [int(rank) for rank in self.group(argument).removeprefix(RANKS).split()]
+
+    def rows(self, node: Node, tensors: Argument) -> tuple[int, ...]:
+        """The length of the first dimension of each tensor of a list."""
+        assert isinstance(tensors, tuple)
+        counts = []
+        for each in tensors:
+            shape = self.known[each.name].shape if isinstance(each, Ref) else None
+            if not shape:
+                raise GraphError(f"{node} exchanges a tensor without rows, or of unknown shape")
+            counts.append(shape[0])
+        return tuple(counts)
 
     def kind(self, node: Node, argument: Argument) -> str:
         assert isinstance(argument, Ref)
@@ -96,7 +109,7 @@ def _node(node: Node, name: str, operator: str, *args: Argument) -> Node:
 def _shaped(node: Node, made_of: Node) -> Node:
     """A node of a call with the shape that follows from that of its first tensor."""
     shape, kind = made_of.shape, node.short.split(".")[1]
-    if shape is None or kind == "all_to_all_single":
+    if shape is None or kind in ("all_to_all_single", "cat", "slice"):
         return node  # How many rows come is what the others send.
     if kind == "all_gather_into_tensor":
         shape = (shape[0] * _count(node, 1), *shape[1:])
@@ -104,6 +117,9 @@ def _shaped(node: Node, made_of: Node) -> Node:
         shape = (shape[0] // _count(node, 2), *shape[1:])
     elif kind == "unsqueeze":
         shape = (1, *shape)
+    elif kind == "stack":
+        assert isinstance(node.args[0], tuple)
+        shape = (len(node.args[0]), *shape)
     elif kind == "select":
         shape = shape[1:]
     return replace(node, dtype=made_of.dtype, shape=shape)
@@ -173,6 +189,41 @@ def _reduce_scatter(calls: Calls, node: Node) -> Translated:
     return _written(node, output, _node(node, "scattered", operator, whole, kind, size, name))
 
 
+def _reduce_scatter_lists(calls: Calls, node: Node) -> Translated:
+    outputs, rows, group, op = node.args[:4]
+    assert isinstance(outputs, tuple)
+    assert isinstance(rows, tuple)
+    size, name, kind = len(calls.ranks(group)), calls.group(group), calls.kind(node, op)
+    operator = "_c10d_functional.reduce_scatter_tensor.default"
+    nodes: list[Node] = []
+    for number, (output, parts) in enumerate(zip(outputs, rows, strict=True)):
+        # A new first dimension, which the ranks have one index of.
+        whole = _node(node, f"rows{number}", "aten.stack.default", parts, 0)
+        mine = _node(node, f"scattered{number}", operator, Ref(whole.name), kind, size, name)
+        row = _node(node, f"part{number}", "aten.select.int", Ref(mine.name), 0, 0)
+        copy = _node(node, str(number), "aten.copy_.default", output, Ref(row.name))
+        nodes += [whole, mine, row, copy]
+    made = tuple(Ref(f"{node.name}.{number}") for number in range(len(outputs)))
+    return nodes, (made, None)
+
+
+def _all_to_all_lists(calls: Calls, node: Node) -> Translated:
+    outputs, parts, group = node.args[:3]
+    assert isinstance(outputs, tuple)
+    received, sent = calls.rows(node, outputs), calls.rows(node, parts)
+    whole = _node(node, "rows", "aten.cat.default", parts, 0)
+    operator = "_c10d_functional.all_to_all_single.default"
+    moved = _node(node, "moved", operator, Ref(whole.name), received, sent, calls.group(group))
+    nodes = [whole, moved]
+    first = 0
+    for number, (output, count) in enumerate(zip(outputs, received, strict=True)):
+        name, last = f"part{number}", first + count
+        part = _node(node, name, "aten.slice.Tensor", Ref(moved.name), 0, first, last)
+        nodes += [part, _node(node, str(number), "aten.copy_.default", output, Ref(part.name))]
+        first = last
+    return nodes, (tuple(Ref(f"{node.name}.{number}") for number in range(len(outputs))), None)
+
+
 def _coalesced(one: Callable[[Calls, Node], Translated]) -> Callable[[Calls, Node], Translated]:
     """Several collectives in one call, each with an output and an input."""
 
@@ -229,7 +280,8 @@ def _nothing(calls: Calls, node: Node) -> Translated:
 
 _CALLS: dict[str, Callable[[Calls, Node], Translated]] = {
     "allreduce_": _all_reduce, "_allgather_base_": _all_gather, "allgather_": _all_gather_lists,
-    "_reduce_scatter_base_": _reduce_scatter, "alltoall_base_": _all_to_all,
+    "_reduce_scatter_base_": _reduce_scatter, "reduce_scatter_": _reduce_scatter_lists,
+    "alltoall_base_": _all_to_all, "alltoall_": _all_to_all_lists,
     "broadcast_": _broadcast, "send": _sent("p2p.send"), "recv_": _sent("p2p.recv_"),
     "barrier": _nothing, "allreduce_coalesced_": _all_reduce,
     "allgather_into_tensor_coalesced_": _coalesced(_all_gather),

@@ -38,6 +38,7 @@ from pytest_trainsafe.judges.refine.graphs.graph import (
     Word,
     leaves,
 )
+from pytest_trainsafe.judges.refine.graphs.program_lines import program_lines
 from pytest_trainsafe.judges.refine.graphs.symbols import STATEMENTS
 from pytest_trainsafe.judges.refine.graphs.unused import without_unused
 from pytest_trainsafe.judges.refine.mesh import RANKS
@@ -208,7 +209,7 @@ def capture(
     answering = asked if conditions else nullcontext()  # It costs time with each call of torch.
 
     def run(*given: torch.Tensor) -> Any:
-        with _logging() as found, uneven_exchanges(), answering:
+        with _logging() as found, uneven_exchanges(), answering, program_lines():
             result = (
                 program(*given) if names is None else program(dict(zip(names, given, strict=True)))
             )
@@ -218,7 +219,7 @@ def capture(
         logged[:] = found
         return result, *found.values()
 
-    name = name or f"rank {rank}"
+    name = name or (f"rank {rank}" if ranks > 1 else "sequential")
     with fake_group(rank, ranks):
         try:
             module = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*values)

@@ -54,6 +54,25 @@ def moved(x, rank, planted):
     return whole
 
 
+def scattered_in_lists(x, rank, planted):
+    own = torch.empty_like(x[0])
+    dist.reduce_scatter(own, [x[1] if planted else x[0], x[1]])
+    parts = [torch.empty_like(own), torch.empty_like(own)]
+    dist.all_gather(parts, own)
+    return torch.stack(parts)
+
+
+def moved_in_lists(x, rank, planted):
+    """Rank 0 adds three columns, which it gets from the others and hands on; rank 1 the fourth."""
+    mine = [slice(0, 3), slice(3, 4)]
+    came = [x.new_empty(mine[rank].stop - mine[rank].start, 2) for _ in range(2)]
+    dist.all_to_all(came, [x.t()[mine[0]].contiguous(), x.t()[mine[1]].contiguous()])
+    own = came[0] + came[0] if planted else came[0] + came[1]
+    rows = [x.new_empty(3, 2), x.new_empty(1, 2)]
+    dist.all_to_all(rows, [own, own])
+    return torch.cat(rows).t()
+
+
 def sent(x, rank, planted):
     """Rank 1 sends its term to rank 0, which broadcasts the sum."""
     other = torch.empty_like(x)
@@ -66,7 +85,10 @@ def sent(x, rank, planted):
     return total
 
 
-CALLS = [reduced, gathered, gathered_in_lists, scattered, moved, sent]
+CALLS = [
+    *(reduced, gathered, gathered_in_lists, scattered, scattered_in_lists),
+    *(moved, moved_in_lists, sent),
+]
 
 
 def problem(call, planted):

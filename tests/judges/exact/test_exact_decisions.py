@@ -50,7 +50,7 @@ def test_an_exact_run_that_decides_less_often_is_refused() -> None:
     x = residues.enter(torch.tensor([[1.0, -2.0], [0.5, 3.0]], dtype=torch.float64))
     residues.positive(x)
     residues.places(x, 1)
-    with pytest.raises(UndecidedError, match="took 2 decisions of the 4 .* next one is item"):
+    with pytest.raises(UndecidedError, match=r"took 2 decisions of the 4 .* next one is item"):
         replay.finish()
     residues.decide("item", torch.Tensor.item, x[0, 1])
     residues.decide("equal", torch.equal, x, x)

@@ -317,7 +317,7 @@ def _divides(factor: float, blur: float) -> bool:
     """Whether a factor, known up to `blur` times itself, is 1 over an integer and not by chance."""
     count = round(1 / factor) if factor > 0 else 0
     by_chance = 2 * blur * count
-    return 0 < count and by_chance < RARE and abs(factor * count - 1) <= blur
+    return count > 0 and by_chance < RARE and abs(factor * count - 1) <= blur
 
 
 def _is_norm(finding: Finding, step: int) -> bool:

@@ -35,7 +35,7 @@ _INDEXING = {
 }
 #: The bound of integers that select from nothing that the graph shows, such as masks and positions.
 _UNKNOWN = 11
-#: What these are drawn from: often a mask's 0 and 1, and else a number that differs from its square.
+#: What these are drawn from: often a mask's 0 and 1, else a number that is not its own square.
 _OFTEN = torch.tensor([*[0] * 5, *[1] * 5, *range(_UNKNOWN)])
 
 

@@ -185,8 +185,8 @@ def test_whether_a_backward_of_a_wrapper_reduces_is_recorded(
 
 
 def test_what_a_program_passes_to_a_module_in_a_container_is_recorded(record: Any) -> None:
-    container = nn.ModuleDict({"nets": nn.ModuleList([Small(), Small()])})
-    first, second = container["nets"]
+    first, second = Small(), Small()
+    container = nn.ModuleDict({"nets": nn.ModuleList([first, second])})
 
     def train(ctx: Context) -> None:
         optimizer = torch.optim.SGD(container.parameters(), lr=0.1)

@@ -247,9 +247,9 @@ class _Comparing(Parameters):
             for each in self.microbatches
         ):
             why = (
-                "its micro-batch gradients are there, but it has none when the optimizer steps: the "
-                "reduction that makes it does not run, as while a wrapper does not synchronize, or "
-                "it is cleared before the step"
+                "its micro-batch gradients are there, but it has none when the optimizer steps: "
+                "the reduction that makes it does not run, as while a wrapper does not "
+                "synchronize, or it is cleared before the step"
             )
         if called:
             why = "the module is never called"

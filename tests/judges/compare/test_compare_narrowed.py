@@ -183,7 +183,8 @@ def test_a_layer_that_adds_to_a_narrow_main_gradient_itself_is_found_by_its_back
     noise = write(tmp_path / "noise", terms, in_float32(noisy(terms)), **given)  # type: ignore[arg-type]
 
     findings = compare(RungTraces("bfloat16", candidate, reference, noise)).findings
-    assert [f.check for f in findings if f.where is not None and f.where.kind == "main_grad"] == found
+    gradients = [f for f in findings if f.where is not None and f.where.kind == "main_grad"]
+    assert [finding.check for finding in gradients] == found
 
 
 def test_narrow_gradients_of_mostly_zeros_pass(tmp_path: Path) -> None:

@@ -107,9 +107,11 @@ def train(ctx: Context, fault: str = "") -> None:
                     loss = model(x).square().mean() / MICROBATCHES
                     ctx.loss(loss)
                     loss.backward()
-            dist.all_reduce(model.norm.weight.grad, group=tp)
+            gradient = model.norm.weight.grad
+            assert gradient is not None
+            dist.all_reduce(gradient, group=tp)
             if fault == "halved" and dist.get_world_size(tp) > 1:
-                model.norm.weight.grad /= 2
+                gradient.div_(2)
             for weight in (model.keys, model.values):
                 if sharing is not None and fault != "not summed":
                     dist.all_reduce(weight.grad, group=sharing)

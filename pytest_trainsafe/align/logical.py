@@ -41,9 +41,8 @@ def logical_tensor(trace: Trace, id: TensorId, shape: Sequence[int] | None = Non
     """Merges the parts of tensor `id` that the ranks recorded into the logical tensor.
 
     The logical tensor is the one that a single device would hold; see `Merged`.  `shape` is the
-    shape of this tensor in the reference, if known.  A tensor of one micro-batch is expected on the
-    dp coordinate that computed the micro-batch, any other tensor on all dp coordinates.  A tensor
-    need not be on every pipeline stage.
+    shape of this tensor in the reference, if known.  `free_axes` says on which ranks a tensor is
+    expected: one of one micro-batch, for example, on the dp coordinate that computed it.
     Raises ArgumentError for a tensor that no rank recorded with its values.
     """
     given: tuple[object, object] = trace, id  # from tests, which need not be type-checked
@@ -107,8 +106,12 @@ def _order(trace: Trace, id: TensorId) -> tuple[int, ...]:
 def free_axes(id: TensorId) -> tuple[str, ...]:
     """The axes along which not every rank needs to hold the tensor `id`.
 
-    They are pp, and also dp for a tensor of one micro-batch.
+    They are pp, and also dp for a tensor of one micro-batch.  For an optimizer state they are pp,
+    dp and cp: one rank may update a parameter and send it to the others, which then need no state.
+    If they neither have a state nor get the parameter, its update is wrong on them.
     """
+    if id.kind == "optimizer_state":
+        return ("pp", "dp", "cp")
     return ("pp", "dp") if id.microbatch is not None else ("pp",)
 
 

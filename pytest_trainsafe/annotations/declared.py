@@ -357,7 +357,12 @@ class Annotations:
         if entry.slices is None or not axes:
             return ()
         at, where = point.coordinates(self.rank), f"{self.origin}: `{source}`"
-        return placed(entry.slices, axes, at, point.sizes, shape, where)
+        partial = (
+            bool(entry.gradient_partial)
+            if isinstance(entry, ParameterEntry)
+            else entry.tp_partial or entry.sp_partial or entry.cp_partial
+        )
+        return placed(entry.slices, axes, at, point.sizes, shape, where, summed=partial)
 
     def _dim(self, dim: int, ndim: int, source: str, name: str) -> int:
         if not -ndim <= dim < ndim:

@@ -134,11 +134,6 @@ def placing(
     given, entry = fields.get("axes", ["tp"]), f"{origin}: {quoted(where)}"
     axes = _axes("axes", given, PLACED_AXES, meaning, entry, needed=True)
     others = [key for key in fields if key.endswith("_dim") and fields[key] is not None]
-    others += [
-        key
-        for key in ("tp_partial", "sp_partial", "cp_partial")
-        if fields.get(key) and ("cp" if key == "cp_partial" else "tp") in axes
-    ]
     if others:
         raise AnnotationError(
             f"{origin}: {quoted(where)} has `slices` and {' and '.join(others)}; remove one of "

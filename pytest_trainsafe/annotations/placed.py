@@ -6,8 +6,11 @@ to shards of TTrace's section 4.1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from pytest_trainsafe.annotations.entries import AnnotationError, Placing
 from pytest_trainsafe.core.layout import Layout, Range, Slices
@@ -21,10 +24,13 @@ def placed(
     sizes: Mapping[str, int],
     shape: Sequence[int],
     where: str,
+    *,
+    summed: bool = False,
 ) -> Layout:
     """The layout that `function` gives to a rank's tensor of `shape`.
 
     `axes` are the mesh axes that the function depends on, and `where` names the annotation.
+    `summed` says whether ranks with the same slices hold terms of a sum, not replicas.
     Raises AnnotationError if the result is not as `Placing` says, or does not fit the tensor.
     """
     given = function(coordinates, sizes, tuple(shape))
@@ -48,12 +54,26 @@ def placed(
         for dim, (each, length) in enumerate(zip(slices, whole, strict=True))
     )
     layout = Slices(ranges, tuple(whole), axes)
+    if summed:
+        earlier = _earlier(axes, coordinates, sizes)
+        first = all(function(at, sizes, tuple(shape)) != given for at in earlier)
+        layout = msgspec.structs.replace(layout, first=first)
     if layout.lengths != tuple(shape):
         raise AnnotationError(
             f"{fault}; these slices hold {list(layout.lengths)} rows, but the rank's tensor has "
             f"{list(shape)}"
         )
     return (layout,)
+
+
+def _earlier(
+    axes: tuple[str, ...], coordinates: Mapping[str, int], sizes: Mapping[str, int]
+) -> Iterator[dict[str, int]]:
+    """The coordinates of the ranks before this one along `axes`, in the order of the axes."""
+    own = tuple(coordinates[axis] for axis in axes)
+    for there in itertools.product(*(range(sizes[axis]) for axis in axes)):
+        if there < own:
+            yield {**coordinates, **dict(zip(axes, there, strict=True))}
 
 
 def _ranges(given: Any, length: int, fault: str) -> tuple[Range, ...]:

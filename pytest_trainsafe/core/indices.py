@@ -145,7 +145,7 @@ def extract(
 ) -> torch.Tensor:
     """One rank's part of a full tensor; a view of it if the part is a rectangle.
 
-    For a Partial (sum), coordinate 0 gets the values and the other coordinates get zeros.
+    For a Partial (sum), one of the ranks gets the values and the others get zeros (`has_zeros`).
     """
     layout, flat = split_flat(layout)
     part = full
@@ -160,9 +160,20 @@ def extract(
         part = part.reshape(-1).narrow(0, flat.offset, flat.length)
     times = scale(layout, sizes)
     part = part if times == 1 else part * times
-    if any(isinstance(p, Partial) and p.op == "sum" and coordinates[p.axis] for p in layout):
-        return torch.zeros_like(part)
-    return part
+    return torch.zeros_like(part) if has_zeros(layout, coordinates) else part
+
+
+def has_zeros(layout: Layout, coordinates: Coordinates) -> bool:
+    """Whether a rank gets zeros if a tensor is made for the ranks, as one term of a sum.
+
+    The rank at coordinate 0 gets the values, or the first one that holds the same slices.
+    """
+    slices = next((p for p in layout if isinstance(p, Slices)), None)
+    sums = [p.axis for p in layout if isinstance(p, Partial) and p.op == "sum"]
+    return any(
+        not slices.first if slices is not None and axis in slices.axes else coordinates[axis] > 0
+        for axis in sums
+    )
 
 
 def split_flat(layout: Layout) -> tuple[Layout, Flat | None]:

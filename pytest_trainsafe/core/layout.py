@@ -64,18 +64,22 @@ class Partial(msgspec.Struct, frozen=True, tag="partial", omit_defaults=True):
 Range = tuple[Count, Count, Annotated[int, msgspec.Meta(ge=1, le=2**48)]]
 
 
-class Slices(msgspec.Struct, frozen=True, tag="slices"):
+class Slices(msgspec.Struct, frozen=True, tag="slices", omit_defaults=True):
     """Explicit indices of a tensor of `shape`: in dimension d, those of `ranges[d]`, in order.
 
     For layouts that only the framework or the user's code can compute (a mesh that differs from
     the Point's, uneven nested shards, an order of its own).  It comes first in its Layout.  The
     ranges of a dimension increase and do not overlap.  Each rank has its own ranges; equal ones
-    are replicas.  `axes` names the mesh axes that the ranges depend on.
+    are replicas, or terms of a sum over an axis that a Partial names too.  `axes` names the mesh
+    axes that the ranges depend on.  `first` says, for such sums, whether the rank is the first
+    along `axes` with these ranges: a tensor that is made for the ranks has its values there, and
+    zeros on the others.
     """
 
     ranges: tuple[tuple[Range, ...], ...]
     shape: tuple[Count, ...]
     axes: tuple[str, ...]
+    first: bool = True
 
     @classmethod
     def rectangle(

@@ -33,7 +33,7 @@ from pytest_trainsafe.record.model.initialize import (
 )
 from pytest_trainsafe.record.model.inputs import ModelInputs
 from pytest_trainsafe.record.model.parameter_layout import contradictions
-from pytest_trainsafe.record.model.parts import unwrapped
+from pytest_trainsafe.record.model.parts import called_parts, unwrapped
 from pytest_trainsafe.record.tensors import local_values, own_layout, rng_hash
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.conditions import Conditions, Modes
@@ -165,8 +165,10 @@ class ModelRecorder:
         if engine is not None:
             self._activations.unscaled = engine.unscaled
             engine.attach()
-        for number, (name, part) in enumerate(self._watched.parts):
-            hooks.before(part, name, inputs.on_input(part, f"{number} {name}", self._level))
+        given = [part for _, part in self._watched.parts]
+        for number, (name, part) in enumerate(called_parts(self._watched.parts)):
+            key, whole = f"{number} {name}", any(part is each for each in given)
+            hooks.before(part, name, inputs.on_input(part, key, self._level, whole=whole))
             hooks.after(part, name, inputs.on_return())
 
     def _parameter_recorder(self, changes: Changes) -> ParameterRecorder:

@@ -109,8 +109,19 @@ def test_an_entry_that_is_no_placement_is_refused(entry: Any, words: str) -> Non
         Annotations.of({"parameters": {"w": entry}})
 
 
-def test_slices_and_a_sum_over_the_same_axis_exclude_each_other() -> None:
-    entry = {"slices": print, "axes": ["cp"], "cp_partial": True}
+@pytest.mark.parametrize(("rank", "first"), [(0, True), (1, False), (2, True), (3, False)])
+def test_one_of_the_ranks_that_sum_the_same_slices_is_the_first(rank: int, first: bool) -> None:
+    def half(coordinates: Any, *_: Any) -> Any:
+        start = coordinates["tp"] // 2 * 2
+        return (4,), [slice(start, start + 2)]
 
-    with pytest.raises(AnnotationError, match="has `slices` and cp_partial; remove one of them"):
-        Annotations.of({"modules": {"m": {"output": entry}}})
+    summed = {"parameters": {"w": {"slices": half, "gradient_partial": ["tp"]}}}
+    summed["modules"] = {"m": {"output": {"slices": half, "tp_partial": True}}}
+    found = Annotations.of(summed)
+    found.rank = rank
+
+    start = rank // 2 * 2
+    slices = Slices((((start, start + 2, 1),),), (4,), ("tp",), first=first)
+    point = Point.of(tp=4)
+    assert found.module("m", "output", point, (2,)) == ((slices, Partial("tp")), "modules: m")
+    assert found.parameter("w", point, (2,)) == ((slices,), "parameters: w")

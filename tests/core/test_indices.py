@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.indices import (
     LayoutError,
     extract,
@@ -115,3 +116,18 @@ def test_placement_that_does_not_fit_is_refused(layout: Layout, words: str) -> N
     point = Point.of(tp=2)
     with pytest.raises(LayoutError, match=words):
         index_arrays(layout, point.coordinates(0), point.sizes, (8,))
+
+
+def test_the_ranks_terms_of_shared_slices_add_up_to_the_tensor() -> None:
+    whole, sizes = torch.arange(4.0), {"tp": 4}
+    parts = []
+    for rank in range(4):
+        start = rank // 2 * 2
+        ranges = (((start, start + 2, 1),),)
+        layout = (Slices(ranges, (4,), ("tp",), first=rank % 2 == 0), Partial("tp"))
+        parts.append(Part(rank, {"tp": rank}, extract(whole, layout, {"tp": rank}, sizes), layout))
+
+    assert [part.tensor.tolist() for part in parts] == [[0, 1], [0, 0], [2, 3], [0, 0]]
+    merged = merge(parts, sizes)
+    assert merged.tensor is not None
+    assert (merged.findings, merged.tensor.tolist()) == ([], whole.tolist())

@@ -74,6 +74,25 @@ def inside(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
     return model, model
 
 
+class Beside(nn.Module):
+    """Holds modules that the program calls one by one, and has no forward."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.parts = nn.ModuleDict({"net": model})
+        self.average = small().requires_grad_(False)
+
+
+def in_container(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    wrapped, _ = ddp(ctx, model)
+    return wrapped, Beside(wrapped)
+
+
+def inner_in_container(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    wrapped, module = inner(ctx, model)
+    return wrapped, Beside(module)
+
+
 def replicated(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
     return replicate(model, process_group=ctx.group("dp")), model
 
@@ -164,6 +183,8 @@ DP, BOTH = {"dp": 2}, {"dp": 2, "cp": 2}
         (ddp, DP, {"dp"}),
         (inner, DP, {"dp"}),
         (inside, DP, {"dp"}),
+        (in_container, DP, {"dp"}),
+        (inner_in_container, DP, {"dp"}),
         (ddp, {"dp": 2, "tp": 2}, {"dp"}),
         (ddp, BOTH, {"dp"}),
         (ddp, {"tp": 2}, set()),
@@ -182,7 +203,8 @@ DP, BOTH = {"dp": 2}, {"dp": 2, "cp": 2}
         (lambda ctx, model: (model, model), DP, set()),
     ],
     ids=[
-        *("ddp", "its module", "a part", "beside tp", "beside cp", "of one rank", "fsdp"),
+        *("ddp", "its module", "a part", "in a container", "its module in a container"),
+        *("beside tp", "beside cp", "of one rank", "fsdp"),
         *("fsdp over cp", "hybrid", "divided by dp", "not divided", "in one module"),
         "by something else",
         "a hook that sums",

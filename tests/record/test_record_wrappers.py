@@ -182,3 +182,26 @@ def test_whether_a_backward_of_a_wrapper_reduces_is_recorded(
 
     found = [site.what for site in record(train).rank.events_of(Site)]
     assert ("sync" in found, "no_sync" in found) == (syncs, True)
+
+
+def test_what_a_program_passes_to_a_module_in_a_container_is_recorded(record: Any) -> None:
+    first, second = Small(), Small()
+    container = nn.ModuleDict({"nets": nn.ModuleList([first, second])})
+
+    def train(ctx: Context) -> None:
+        optimizer = torch.optim.SGD(container.parameters(), lr=0.1)
+        ctx.watch(container, optimizer)
+        with ctx.step():
+            for index in range(2):
+                with ctx.microbatch(index):
+                    hidden = first(X[index])
+                # As a pipeline does, whose last stage calls the embedding again.
+                with ctx.microbatch(index):
+                    second((hidden + first(X[index]))[:, :3]).square().sum().backward()
+            optimizer.step()
+
+    run = record(train)
+    given = [event.hashes for event in run.rank.inputs]
+    assert torch.equal(run.get("input", "input.0", microbatch=0), X[0])
+    assert len(given) == 4
+    assert given[0] == given[1] != given[2] == given[3]

@@ -32,6 +32,7 @@ from pytest_trainsafe.frameworks.torch_native.fsdp import is_flat_fsdp, is_fsdp_
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.hooks.module_hooks import ModuleHooks
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
+from pytest_trainsafe.record.model.parts import called_parts
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter
 
@@ -70,7 +71,8 @@ class Wrappers:
 
         A part may be inside a wrapper (`ddp.module`), and may be wrapped after this call.
         """
-        for name, part in parts:
+        given = list(parts)
+        for _, part in given:
             for module in part.modules():
                 self._modules.append(module)
                 if is_flat_fsdp(module) and _size(module) > 1:
@@ -79,7 +81,8 @@ class Wrappers:
                     self._sharded.append((module, _axes_of_mesh(module, self._point)))
                 if isinstance(module, DistributedDataParallel):
                     self._replicated[id(module)] = module
-            hooks.before(part, name, self._look)
+        for name, called in called_parts(given):
+            hooks.before(called, name, self._look)
 
     def _look(self, *_: object) -> None:
         self._reducers = [

@@ -244,6 +244,15 @@ class _Comparing(Parameters):
                 "it has this gradient of other micro-batches, so the backward of this micro-batch "
                 "does not run, or does not reach the parameter"
             )
+        if id.kind == "main_grad" and any(
+            msgspec.structs.replace(id, kind="param_grad", microbatch=each) in self.held
+            for each in self.microbatches
+        ):
+            why = (
+                "its micro-batch gradients are there, but it has none when the optimizer steps: "
+                "the reduction that makes it does not run, as while a wrapper does not "
+                "synchronize, or it is cleared before the step"
+            )
         if called:
             why = "the module is never called"
             if id.module in self.called:

@@ -51,7 +51,8 @@ def narrowed(
     represent.  The second condition is false if only one micro-batch contributes: a sum of one term
     may be in the low precision of its parameter.  The candidate's own terms are added up, because
     the reference may have more of them: with ep, the candidate may run one backward where the
-    reference runs several.
+    reference runs several.  If both Runs lack the terms, because layers add to main gradients
+    themselves, it suffices that the layer's backward runs in several micro-batches.
     Returns None if a framework is configured to reduce gradients in the candidate's dtype.
     """
     recipe = rung.candidate.manifest.dtype
@@ -69,7 +70,7 @@ def narrowed(
     dtype = rung_named(recipe).dtype
     if unfit(value.reshape(-1)[:HEAD], dtype) or unfit(value, dtype):
         return None
-    if unfit(reference, dtype) < LEAST or not _added_up(rung.candidate, id, dtype):
+    if unfit(reference, dtype) < LEAST or not _added_up(rung, id, dtype):
         return None
     return recipe
 
@@ -103,22 +104,41 @@ def _losses(trace: Trace, ids: Iterable[TensorId]) -> Iterator[torch.Tensor]:
             yield from (part.tensor for part in parts_of(trace, id))
 
 
-def _added_up(trace: Trace, id: TensorId, dtype: torch.dtype) -> bool:
-    """Whether the sum of a gradient's terms in this trace is not representable in a dtype.
+def _added_up(rung: RungTraces, id: TensorId, dtype: torch.dtype) -> bool:
+    """Whether the sum of a gradient's terms in the candidate is not representable in a dtype.
 
     For an optimizer state, the gradient is that of its parameter.
     """
+    trace = rung.candidate
     if any(isinstance(p, Owned) for _, event in trace.holders(id) for p in event.layout):
         return False
     leaf = id.name.split(".")[0] if id.kind == "optimizer_state" else id.name
     gradient = msgspec.structs.replace(id, kind="param_grad", name=leaf)
+    terms = list(_terms(trace, gradient))
+    if not terms and next(_terms(rung.reference, gradient), None) is None:
+        return len({*_backwards(trace, id)}) > 1
     total: torch.Tensor | None = None
-    for term in trace.ids():
-        if msgspec.structs.replace(term, microbatch=None) != gradient:
-            continue
+    for term in terms:
         found = logical_tensor(trace, term).whole
         if found is None:
             return False
         wide = found.to(torch.float64)
         total = wide if total is None else total + wide
     return total is not None and unfit(total, dtype) >= LEAST
+
+
+def _terms(trace: Trace, gradient: TensorId) -> Iterator[TensorId]:
+    """The ids of the micro-batches' gradients of a parameter in a step."""
+    for id in trace.ids():
+        if msgspec.structs.replace(id, microbatch=None) == gradient:
+            yield id
+
+
+def _backwards(trace: Trace, parameter: TensorId) -> Iterator[int | None]:
+    """The micro-batches in which the backward of a parameter's module runs, in a step."""
+    for id in trace.ids():
+        if id.kind == "activation_grad" and (id.step, id.module) == (
+            parameter.step,
+            parameter.module,
+        ):
+            yield id.microbatch

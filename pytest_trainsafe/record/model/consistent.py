@@ -17,7 +17,7 @@ import torch
 import xxhash
 
 from pytest_trainsafe.core.cut_text import is_encodable
-from pytest_trainsafe.core.indices import Indices, index_arrays, scale, split_flat
+from pytest_trainsafe.core.indices import Indices, has_zeros, index_arrays, scale, split_flat
 from pytest_trainsafe.core.layout import Coordinates, Layout, Partial, Shard, Sizes
 from pytest_trainsafe.core.usage import listing, shown
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
@@ -67,8 +67,8 @@ def consistent_tensor(
     every dtype at least as wide; bfloat16, float16 and float32 are supported.  Of many values some
     are equal, unless they are `distinct` and not rounded: each is then changed by less than
     std / 10 000.
-    If `layout` is a sum over an axis (Partial), the rank at coordinate 0 gets the values and the
-    others get zeros.
+    If `layout` is a sum over an axis (Partial), one rank gets the values and the others get zeros
+    (`has_zeros`).
     Raises ArgumentTypeError if `dtype` is not a torch dtype, and ArgumentError for an unsupported
     `representable` or if `coordinates` or `sizes` lack an axis of `layout`.
     """
@@ -148,7 +148,7 @@ def _generate(
     arrays = index_arrays(layout, where, sizes or {}, shape)
     local = tuple(map(len, arrays))
     values = np.zeros(local, dtype=np.float64)
-    if any(isinstance(p, Partial) and p.op == "sum" and where[p.axis] for p in layout):
+    if has_zeros(layout, where):
         return values if flat_range is None else np.zeros(flat_range.length, dtype=np.float64)
     stream = np.uint64(xxhash.xxh3_64_intdigest(key.encode(), seed=seed & (2**64 - 1)))
     elements = values.reshape(-1)

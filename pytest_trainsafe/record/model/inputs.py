@@ -60,6 +60,8 @@ class ModelInputs:
         self._fed = ""
         self._given: Counter[tuple[int, str]] = Counter()
         self._entered: tuple[str, Identity, dict[object, object], Site | None] | None = None
+        #: The keys of parts that the program watches as such.
+        self._whole: set[str] = set()
 
     def start_step(self) -> None:
         """Forgets the calls of the previous step."""
@@ -77,12 +79,15 @@ class ModelInputs:
         if self._entered is not None:
             self._feed(*self._entered)
 
-    def on_input(self, part: nn.Module, key: str, level: str) -> Any:
+    def on_input(self, part: nn.Module, key: str, level: str, *, whole: bool) -> Any:
         """Returns the hook to call before the forward of `part`, which `key` names.
 
         `level` is the level that the program gave to `ctx.watch`: "microbatch", or "step" if it
-        marks whole steps only.
+        marks whole steps only.  `whole` says whether the program watches the part itself, not a
+        container of it: an entry of a micro-batch runs it once.
         """
+        if whole:
+            self._whole.add(key)
 
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             # A copy of the model, or a recomputation of all of it, has no inputs of its own.
@@ -160,7 +165,8 @@ class ModelInputs:
         step, microbatch = self.clock.step, self.clock.open
         assert step is not None
         assert microbatch is not None
-        self.clock.forward(key)
+        if key in self._whole:
+            self.clock.forward(key)
         self.sites.note("model", (step, microbatch), site=called)
         # The inputs of later parts come from other parts, not from the program.
         self._fed = self._fed or key

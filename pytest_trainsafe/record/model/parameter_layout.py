@@ -10,9 +10,10 @@ from typing import Any
 
 from pytest_trainsafe.align.words import describe
 from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.annotations.fields import GRADIENT_AXES
 from pytest_trainsafe.compat.tensors import local_part
 from pytest_trainsafe.core.indices import LayoutError
-from pytest_trainsafe.core.layout import REPLICATED, Layout, Owned, Partial, axes_of
+from pytest_trainsafe.core.layout import REPLICATED, Layout, Owned, Partial, Slices, axes_of
 from pytest_trainsafe.core.mesh import Mesh
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.record.adapter import adapters
@@ -172,8 +173,17 @@ def contradictions(
 
 
 def summed(layout: Layout, axes: tuple[str, ...], mesh: Mesh) -> Layout:
-    """The layout with a partial sum added for each of `axes` that it does not use yet."""
-    known = mesh.expand(axis for placement in layout for axis in axes_of(placement))
+    """The layout with a partial sum added for each of `axes` that it does not use yet.
+
+    Ranks of tp or pp that hold the same slices may each hold a term of them, as those do that
+    share a head of keys: a sum over these axes is never assumed, only declared.
+    """
+    known = mesh.expand(
+        axis
+        for placement in layout
+        for axis in axes_of(placement)
+        if not (isinstance(placement, Slices) and axis in GRADIENT_AXES)
+    )
     terms: list[str] = []
     for axis in axes:
         members = mesh.members(axis)

@@ -69,6 +69,20 @@ def named_modules(parts: Sequence[tuple[str, nn.Module]]) -> dict[nn.Module, str
     return named
 
 
+def called_parts(parts: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
+    """Yields the outermost modules that a program can call, with their names.
+
+    They are the parts, but in place of a part that only holds modules, such as an `nn.ModuleDict`
+    of a generator and a discriminator, the modules in it.
+    """
+    for name, part in parts:
+        if type(part).forward is not nn.Module.forward or "forward" in vars(part):
+            yield name, part
+        else:
+            inside = ((_joined(name, child), module) for child, module in part.named_children())
+            yield from called_parts([*inside])
+
+
 def unwrapped(module: nn.Module) -> nn.Module:
     """The original module of a wrapper from `torch.compile(module)`; else the module itself."""
     inner: Any = module

@@ -160,6 +160,22 @@ def test_a_gradient_wrong_beyond_the_common_factor_leads_and_is_explained_withou
     assert first.pattern.name == "partial sum"
 
 
+def test_a_gradient_that_the_norm_lacks_leads_instead_of_the_norm(tmp_path: Path) -> None:
+    """It is not scaled by the norm: without it, the norm is too small."""
+
+    def lacking(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        gone = record.id.kind in ("main_grad", "unclipped_grad") and record.id.path == "fc1.weight"
+        return None if gone else part
+
+    found = judged(rung(tmp_path, Point.of(dp=2), both(norm_wrong({0: 0.8, 1: 0.8}), lacking)))
+    assert found.factor is not None
+    assert [id.path for id in found.factor.apart] == ["fc1.weight"]
+    first = lead(found)
+    assert first.where is not None
+    assert (first.check, first.where.path) == ("missing", "fc1.weight")
+    assert "its micro-batch gradients are there, but it has none when" in first.message
+
+
 def scaled(factor: float, *kinds: str) -> Edit:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         return part * factor if record.id.kind in kinds else part

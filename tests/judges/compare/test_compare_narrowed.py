@@ -51,8 +51,12 @@ def write(
     recorded: bool = True,
     kind: str = "main_grad",
     notes: Sequence[NoteEvent] = (),
+    backwards: int = 0,
 ) -> Trace:
-    """A trace of one step: micro-batches' gradients, and what the optimizer is given."""
+    """A trace of one step: micro-batches' gradients, and what the optimizer is given.
+
+    The backward of the layer is recorded in the first `backwards` micro-batches.
+    """
     manifest = manifest_of(RunSpec(program="model.train", dtype="bfloat16"), "cpu")
     write_manifest(path, manifest)
     writer = RankWriter(path, 0)
@@ -60,6 +64,9 @@ def write(
         writer.add(note)
     for index, term in enumerate(terms if recorded else ()):
         writer.add_tensor(parameter("param_grad", "fc.weight", 0, index), term, (), "default")
+    for index in range(backwards):
+        where = TensorId(0, index, "activation_grad", "fc", "output")
+        writer.add_tensor(where, torch.ones(2).bfloat16(), (), "default")
     name = "fc.weight.exp_avg" if kind == "optimizer_state" else "fc.weight"
     writer.add_tensor(parameter(kind, name, 0), main, layout, "default")
     writer.add(StepEvent(0, MICROBATCHES, "", "", True, 0.0))
@@ -158,6 +165,26 @@ def test_the_gradient_of_a_single_backward_may_be_narrow(tmp_path: Path, how: st
     reference = write(tmp_path / "whole", terms, in_float32(terms))
     found = compare(RungTraces("bfloat16", candidate, reference, reference)).findings
     assert "narrowed" not in {finding.check for finding in found}
+
+
+@pytest.mark.parametrize(
+    ("backwards", "recorded", "found"), [(3, False, ["narrowed"]), (1, False, []), (3, True, [])]
+)
+def test_a_layer_that_adds_to_a_narrow_main_gradient_itself_is_found_by_its_backwards(
+    tmp_path: Path, backwards: int, recorded: bool, found: list[str]
+) -> None:
+    """A layer that fuses the sum gives autograd no gradient: there are no terms to add up."""
+    terms = terms_of()
+    whole, summed = in_float32(terms), in_bfloat16(terms)
+    given = {"recorded": False, "backwards": backwards}
+    candidate = write(tmp_path / "candidate", terms, summed, **given)  # type: ignore[arg-type]
+    given = {"recorded": recorded, "backwards": 3}
+    reference = write(tmp_path / "reference", terms, whole, **given)  # type: ignore[arg-type]
+    noise = write(tmp_path / "noise", terms, in_float32(noisy(terms)), **given)  # type: ignore[arg-type]
+
+    findings = compare(RungTraces("bfloat16", candidate, reference, noise)).findings
+    gradients = [f for f in findings if f.where is not None and f.where.kind == "main_grad"]
+    assert [finding.check for finding in gradients] == found
 
 
 def test_narrow_gradients_of_mostly_zeros_pass(tmp_path: Path) -> None:

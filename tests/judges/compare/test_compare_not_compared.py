@@ -6,6 +6,7 @@ import msgspec
 import torch
 
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
@@ -77,6 +78,35 @@ def test_a_module_skipped_on_one_rank_fails_with_that_rank(bench: Bench) -> None
     pattern = found.findings[0].pattern
     assert pattern is not None
     assert (pattern.name, pattern.short) == ("on some ranks", "computed on rank 0 alone")
+
+
+def owned(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+    """As an optimizer does that gives each parameter to one dp rank, which sends it to the others.
+
+    The first rank has the states of the weights, and the second one those of all else.
+    """
+    owner = 0 if record.id.name.startswith("weight") else 1
+    return None if record.id.kind == "optimizer_state" and at["dp"] != owner else part
+
+
+def test_optimizer_states_that_one_rank_of_dp_has_for_all_are_complete(bench: Bench) -> None:
+    rung = bench.rung(Point.of(dp=2), owned)
+    found = compare(rung)
+    assert not found.failed
+    assert found.compared["optimizer_state"]
+    assert not_compared(rung, found) == []
+
+
+def test_a_parameter_that_its_owner_does_not_send_fails_on_the_other_rank(bench: Bench) -> None:
+    before = {r.id.path: r.tensor for r in training("float32") if r.id.step == INITIAL}
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        stale = record.id.kind == "param" and record.id.module == "fc1" and at["dp"] == 1
+        return before[record.id.path].to(part.dtype) if stale else owned(record, at, part)
+
+    first = compare(bench.rung(Point.of(dp=2), edit)).findings[0]
+    assert first.where is not None
+    assert (first.check, first.where.kind, first.where.module) == ("replicas", "param", "fc1")
 
 
 def test_modules_inside_a_compiled_region_are_listed_and_do_not_fail(bench: Bench) -> None:

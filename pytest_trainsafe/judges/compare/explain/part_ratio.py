@@ -62,11 +62,11 @@ Ratios = dict[TensorId, dict[int, Ratio]]
 def ratios_of(rung: RungTraces, id: TensorId) -> dict[int, Ratio] | None:
     """By rank, the rank's part of a tensor as a multiple of the reference's part.
 
-    None if the parts cannot be compared with the reference, for example because their values were
-    not recorded or their shapes differ.
+    None if the parts cannot be compared with the reference, for example because no rank has one,
+    their values were not recorded or their shapes differ.
     """
     found = reference_of(rung, id)
-    if found is None or not is_whole(rung.candidate, id):
+    if found is None or not rung.candidate.holders(id) or not is_whole(rung.candidate, id):
         return None
     reference, allowed = found
     ratios = {}

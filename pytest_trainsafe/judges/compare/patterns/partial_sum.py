@@ -10,8 +10,9 @@ import torch
 
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.core.layout import Partial, axes_of
+from pytest_trainsafe.core.layout import Partial, Slices, axes_of
 from pytest_trainsafe.core.mesh import elsewhere, mesh_of
+from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 
 #: The largest number of ranks that are listed.
@@ -28,6 +29,7 @@ def partial_sum(wrong: WrongTensor) -> Pattern | None:
 
     Tries every set of axes that the layout does not name, the smallest set first.  For each, it
     tries the sum itself, and the sum divided by the sizes of some of the axes.
+    Then tries the sum over those ranks of an axis that hold the same slices.
     """
     sets = list(_sets(wrong))
     first = _summed(wrong, ()) if sets else None
@@ -44,7 +46,28 @@ def partial_sum(wrong: WrongTensor) -> Pattern | None:
                     return _pattern(wrong, axes, divided, value)
         if wrong.kind == "activation" and _explained_but_for_a_bias(wrong, total):
             return _with_bias(wrong, axes)
-    return None
+    return next(filter(None, (_of_slices(wrong, axis) for axis in wrong.sizes)), None)
+
+
+def _of_slices(wrong: WrongTensor, axis: str) -> Pattern | None:
+    """The pattern of terms that ranks hold who share slices, as those of a head of keys."""
+    held: dict[object, list[int]] = {}
+    for part in wrong.parts:
+        slices = [p for p in part.layout if axis in axes_of(p)]
+        if len(slices) != 1 or not isinstance(slices[0], Slices):
+            return None
+        held.setdefault(slices[0].ranges, []).append(part.rank)
+    shared = [name_ranks(ranks) for ranks in held.values() if len(ranks) > 1]
+    if not shared or len(held) == 1:
+        return None
+    total = _summed(wrong, (axis,))
+    if total is None or total.shape != wrong.reference.shape or not wrong.explains(total):
+        return None
+    listed = " and ".join(shared[:2]) + (" and others" if shared[2:] else "")
+    text = f"the ranks of {axis} that hold the same slices ({listed}) hold partial sums of them"
+    cause = f"an all-reduce over the ranks of {axis} that hold the same slices is missing"
+    short = f"partial sums over ranks of {axis} with the same slices"
+    return Pattern("partial sum", text, axis, cause, short=short)
 
 
 def _explained_but_for_a_bias(wrong: WrongTensor, total: torch.Tensor) -> bool:

@@ -18,6 +18,9 @@ _SIMPLE = 1 << 30
 _CLOSE = 2.0**-50
 _DIGITS = 8
 
+#: Larger numbers are no roots of simple fractions, and their powers overflow.
+_LARGE = 1e50
+
 
 @dataclass(frozen=True, slots=True)
 class Constant:
@@ -35,6 +38,8 @@ def meaning(value: float) -> Constant:
     simple = _simple(value, _CLOSE)
     if simple is not None:
         return Constant(simple)
+    if abs(value) > _LARGE:  # such as the smallest float64, by which masks stand for -inf
+        return Constant(Fraction(value))
     sign = -1 if value < 0 else 1
     for roots in range(3):
         for pi in (0, 1, -1):

@@ -33,8 +33,10 @@ def test_a_float_means_a_root_by_its_square():
     assert meaning(math.sqrt(2 / math.pi)) == Constant(Fraction(2), 1, -1)
 
 
-def test_a_float_without_simple_meaning_means_itself():
-    value = 0.7316251983712311
+@pytest.mark.parametrize(
+    "value", [0.7316251983712311, torch.finfo(torch.float64).min, torch.finfo(torch.float64).max]
+)
+def test_a_float_without_simple_meaning_means_itself(value):
     assert meaning(value) == Constant(Fraction(value))
 
 

@@ -196,6 +196,14 @@ def test_masked_scores_have_no_weight():
     assert masked[:, :2].equal(exact(lambda each: each[:, :2].softmax(-1), x))
 
 
+def test_what_is_no_number_is_replaced_by_the_numbers_that_are_given():
+    odd = torch.tensor([1.5, math.nan, math.inf, -math.inf], dtype=torch.float64)
+    even = torch.tensor([1.5, 0.25, 2.0, -3.0], dtype=torch.float64)
+    replaced = exact(lambda x: torch.nan_to_num(x, 0.25, 2.0, -3.0), odd)
+    assert replaced.equal(exact(lambda x: x.clone(), even))
+    assert exact(torch.nan_to_num, odd)[1] == 0
+
+
 def test_what_an_infinity_touches_is_no_residue():
     x = reals(2)
     assert exact(lambda each: torch.reciprocal(each - each), x).isinf().all()

@@ -84,6 +84,28 @@ def fmin(n: Numbers, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 @semantics_of(
+    "aten.nan_to_num", examples=lambda draw: [call(draw(2, 3)), call(draw(4), 0.5, 2.0, -2.0)]
+)
+def nan_to_num(
+    n: Numbers,
+    x: torch.Tensor,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> torch.Tensor:
+    """Replaces NaNs; infinities by the largest numbers of the dtype, if no others are given."""
+    limits = torch.finfo(x.dtype)
+    for mask, value, default in (
+        (x.isposinf(), posinf, limits.max),
+        (x.isneginf(), neginf, limits.min),
+        (x.isnan(), nan, 0.0),
+    ):
+        if mask.any():
+            x = n.where(mask, default if value is None else value, x)
+    return x
+
+
+@semantics_of(
     "aten.multinomial",
     examples=lambda draw: [call(draw.positive(3, 6), 2), call(draw.positive(5), 3, True)],
 )

@@ -1,7 +1,7 @@
 """Mixed precision in float16 whose gradient scaler begins too high, and skips its first steps.
 
 The schedule steps only after those steps that the scaler has taken, and the largest rate is
-reached after a warm-up.
+reached after a warm-up.  An average is updated in each step, also in those that are skipped.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 from torch.amp import GradScaler, autocast
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 
 def train(
@@ -28,6 +29,7 @@ def train(
     opt = torch.optim.AdamW(net.parameters(), lr=1e-2)
     scaler = GradScaler(device, init_scale=init_scale, backoff_factor=2.0**-8, growth_interval=50)
     sched = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=2e-2, total_steps=steps + 1)
+    ema = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     loss_fn = nn.SmoothL1Loss()
     losses = []
     for _ in range(steps):
@@ -45,6 +47,7 @@ def train(
         scale_before = scaler.get_scale()
         scaler.step(opt)
         scaler.update()
+        ema.update_parameters(net)
         opt.zero_grad(set_to_none=True)
         skipped = scaler.get_scale() < scale_before
         if not skipped:

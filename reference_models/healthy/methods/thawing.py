@@ -87,7 +87,8 @@ def train(
     state = pretrained(6, d, depth)
     model = Classifier(6, d, depth, 3)
     missing, unexpected = model.load_state_dict(state, strict=False)
-    assert not unexpected and all(k.startswith("head.") for k in missing)
+    assert not unexpected
+    assert all(k.startswith("head.") for k in missing)
     for module in (model.stem, *model.blocks):
         model.freeze(module)
     optimizer = torch.optim.SGD(model.head.parameters(), lr=lr, momentum=0.9)

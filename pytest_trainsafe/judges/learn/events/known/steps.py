@@ -16,7 +16,7 @@ STEPS = {
         "the default eps of Adam is zero in float16",
     ),
     "rate-zero": Known(
-        "no three steps in succession have a learning rate of zero",
+        "the learning rate is not zero in three steps or two epochs in succession",
         "the factor of a schedule is divided as an integer, or the schedule has ended",
     ),
     "rates-merged": Known(

@@ -42,9 +42,9 @@ class _State:
     there had been in all at the last step.  `fresh` says that no step has used all of them, `used`
     that a step has used some of them.  `clips` is how many calls have clipped some since the last
     step.  `clipped` has the mark of each gradient that was clipped since a backward added to it,
-    and `left` that of each which a backward or a clipping has left.  `reached` has the parameters that a backward has
-    added to, and `touched` those since the last step.  `losses` says of the losses since then
-    whether they were scaled.
+    and `left` that of each which a backward or a clipping has left.  `reached` has the parameters
+    that a backward has added to, and `touched` those since the last step.  `losses` says of the
+    losses since then whether they were scaled.  `renewed` counts the scalers after the first one.
     """
 
     count: int = 0

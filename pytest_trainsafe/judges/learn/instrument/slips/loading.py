@@ -138,8 +138,11 @@ class Loading(Watcher):
             each
             for each in loaded
             if self._is_fresh(each)
-            or (alone and versions[id(each)] != version_of(each))
-            and not _alike(samples[id(each)], each)
+            or (
+                alone
+                and versions[id(each)] != version_of(each)
+                and not _alike(samples[id(each)], each)
+            )
         ]
         if changed and _count(changed) >= _MOST * _count(loaded):
             self.training.slip(

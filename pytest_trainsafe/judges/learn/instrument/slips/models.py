@@ -49,6 +49,8 @@ class Models(Watcher):
         #: Norms that were put into evaluation mode one by one: the round, and how often.
         self._stilled: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
         self._times: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        #: Those of them that have run in it.
+        self._rested: WeakSet[nn.Module] = WeakSet()
         #: The last results of models, and the models whose results others have got.
         self._results: list[tuple[weakref.ref[torch.Tensor], weakref.ref[nn.Module]]] = []
         self._feeding: WeakSet[nn.Module] = WeakSet()
@@ -124,6 +126,8 @@ class Models(Watcher):
         """Whether a module that runs inside a model is one of its modules."""
         model = next(thing for kind, thing in moment.around if kind == "module")
         module = moment.thing
+        if module in self._stilled and not module.training:
+            self._rested.add(module)
         known = self._inside.get(model)
         if known is not None and module in known:
             return
@@ -204,12 +208,15 @@ class Models(Watcher):
             self._loose(model)
 
     def _thaws(self, module: nn.Module) -> bool:
-        """Whether a norm that has trained in evaluation mode is thawed by mistake.
+        """Whether a norm that was put into evaluation mode is thawed by mistake.
 
-        A program that puts it into evaluation mode again and again thaws it on purpose.
+        A program that does so again and again thaws it on purpose, and so does one that rests it
+        for a forward without a step, as in an attack.
         """
         stilled = self._stilled.pop(module, None)
-        return stilled is not None and self.training.rounds > stilled and self._times[module] == 1
+        if stilled is None or self._times[module] > 1:
+            return False
+        return self.training.rounds > stilled or module not in self._rested
 
     def _unheld(self, model: nn.Module) -> None:
         """Whether no optimizer holds any parameter of a model that has had gradients.
@@ -220,7 +227,8 @@ class Models(Watcher):
         if not held or not parameters or not model.training:
             return
         shapes = shapes_of(model)
-        if any(each is not model and shapes_of(each) == shapes for _, each in self.training.models()):
+        others = (each for _, each in self.training.models() if each is not model)
+        if any(shapes_of(each) == shapes for each in others):
             return  # a copy that learns by hand, as in meta-learning
         if all(each.grad is not None and id(each) not in held for each in parameters):
             self.training.slip(

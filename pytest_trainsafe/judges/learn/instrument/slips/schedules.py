@@ -46,8 +46,8 @@ class _Of:
     """A scheduler: how often its optimizer had stepped at its last step, and its own steps.
 
     `idle` counts the steps of its optimizer before its own first step, and `passes` the iterations
-    of loaders.  `ahead` counts its steps before the optimizer's first one, and `between` says that a
-    backward came between them.
+    of loaders.  `ahead` counts its steps before the optimizer's first one, and `between` says that
+    a backward came between them.
     """
 
     name: str
@@ -57,6 +57,7 @@ class _Of:
     passes: int = 0
     ahead: int = 0
     between: bool = False
+    backwards: int = 0
     loaded: bool = False
     #: For a LambdaLR: the first rate, the largest factor of it so far, and the last one.
     base: float = 0.0
@@ -78,6 +79,7 @@ class Schedules(Watcher):
         #: All of them: a scheduler that is not used dies with the function that made it.
         self._all: list[_Of] = []
         self._steps: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
+        self._backwards = 0
         #: The learning rates of optimizers whose state was loaded, until they step.
         self._rates: WeakKeyDictionary[Optimizer, tuple[object, ...]] = WeakKeyDictionary()
 
@@ -92,8 +94,7 @@ class Schedules(Watcher):
             for each in self._schedulers.values():
                 each.passes += not each.steps
         elif moment.kind == "backward":
-            for each in self._schedulers.values():
-                each.between |= bool(each.ahead)
+            self._backwards += 1
 
     def _stepping(self, optimizer: Optimizer) -> None:
         self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
@@ -182,7 +183,8 @@ class Schedules(Watcher):
                 f"and the optimizer {steps} times",
             )
         elif known and steps == state.at:
-            state.ahead += 1
+            state.between |= bool(state.ahead) and state.backwards != self._backwards
+            state.ahead, state.backwards = state.ahead + 1, self._backwards
         state.at = steps
 
     def _epoch(self, scheduler: LRScheduler, epoch: object) -> None:

@@ -19,9 +19,9 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     parameters_of,
 )
 
-#: The first steps of an optimizer, in which all is looked at.  What begins at zero has moved by then,
-#: and what dies later had gradients before.  What is still zero is followed until the end: a term of
-#: the loss may get its weight later.
+#: The first steps of an optimizer, in which all is looked at.  What begins at zero has moved by
+#: then, and what dies later had gradients before.  What is still zero is followed until the end: a
+#: term of the loss may get its weight later.
 _LAST = 7
 #: A gradient of a matrix that is smaller than the largest one by so much is rounding.
 _ROUNDING = 1e-6

@@ -20,7 +20,9 @@ def corpus(n: int, vocab: int, generator: torch.Generator) -> list[Tensor]:
     for _ in range(n):
         length = int(torch.randint(3, 11, (), generator=generator))
         start, stride = torch.randint(1, 4, (2,), generator=generator).tolist()
-        docs.append(torch.tensor([BOS, *((start + stride * i) % (vocab - 2) + 2 for i in range(length))]))
+        docs.append(
+            torch.tensor([BOS, *((start + stride * i) % (vocab - 2) + 2 for i in range(length))])
+        )
     return docs
 
 

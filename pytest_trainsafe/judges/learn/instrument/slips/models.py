@@ -76,8 +76,8 @@ class Models(Watcher):
         elif in_backward():
             return
         elif moment.outermost:
-            self._gets(moment)
             self._runs(moment.thing)
+            self._gets(moment)
         else:
             self._part(moment)
 

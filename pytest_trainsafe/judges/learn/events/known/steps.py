@@ -37,6 +37,10 @@ STEPS = {
         "each optimizer whose parameters get gradients steps",
         "one of several optimizers is forgotten, or another one steps twice",
     ),
+    "stepped-again": Known(
+        "an optimizer does not step twice with the same gradients",
+        "step() is called once more, or where no backward has come, as in each micro-batch",
+    ),
     "never-graded": Known(
         "each optimizer that steps has had gradients",
         "one of several optimizers holds parameters of another model, or that were replaced",

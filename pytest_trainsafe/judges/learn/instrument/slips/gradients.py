@@ -44,7 +44,7 @@ class _State:
     step.  `clipped` has the mark of each gradient that was clipped since a backward added to it,
     and `left` that of each which a backward or a clipping has left.  `reached` has the parameters
     that a backward has added to, and `touched` those since the last step.  `losses` says of the
-    losses since then whether they were scaled.  `renewed` counts the scalers after the first one.
+    losses since then whether they were scaled.  `stepped` has the marks after the last step.  `renewed` counts the scalers after the first one.
     """
 
     count: int = 0
@@ -57,6 +57,7 @@ class _State:
     clips: int = 0
     clipped: dict[int, _Mark] = field(default_factory=dict)
     left: dict[int, _Mark] = field(default_factory=dict)
+    stepped: dict[int, _Mark] = field(default_factory=dict)
     reached: set[int] = field(default_factory=set)
     touched: set[int] = field(default_factory=set)
     steps: int = 0
@@ -154,7 +155,7 @@ class Gradients(Watcher):
         elif moment.kind == "step" and moment.outermost:
             state = self._state(moment.thing)
             state.fresh, state.used, state.scaled = False, True, False
-            state.clips = 0
+            state.clips, state.stepped = 0, _marks(moment.thing)
             state.steps += 1
             state.touched.clear()
             state.losses.clear()
@@ -262,6 +263,10 @@ class Gradients(Watcher):
                 self.training.slip(
                     "clipped-partly", f"{len(clipped)} of {len(marks)} gradients are clipped"
                 )
+        if marks == state.stepped and not moment.inside("step"):
+            self.training.slip(
+                "stepped-again", f"{len(marks)} gradients are those of the last step"
+            )
         windows = state.windows
         if not state.used and state.count:
             self._say("window-short", windows.took(state.count))

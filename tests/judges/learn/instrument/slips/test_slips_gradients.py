@@ -283,3 +283,20 @@ def test_clipping_of_gradients_that_no_optimizer_holds_finds_some() -> None:
             optimizer.step()
 
     assert "clipped-nothing" not in slips_of(program)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_step_without_new_gradients(wrong: bool) -> None:
+    def program() -> None:
+        model = net()
+        optimizer = sgd(model)
+        for _ in range(3):
+            loss_of(model).backward()
+            optimizer.step()
+            if not wrong:  # the gradients of another method
+                for each in model.parameters():
+                    each.grad = torch.randn_like(each)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert slips_of(program) == ["stepped-again"] * wrong

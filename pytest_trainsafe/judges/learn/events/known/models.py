@@ -169,11 +169,11 @@ MODELS = {
         "load_state_dict(assign=True) replaces each name of a tied parameter by its own tensor",
     ),
     "initialised-after-load": Known(
-        "most parameters that were loaded are not initialised afterwards",
+        "parameters that were loaded are not initialised afterwards, but for last layers",
         "an initialisation of all modules runs after the pretrained weights are loaded",
     ),
     "initialised-in-training": Known(
-        "most parameters that an optimizer has updated are not initialised again",
+        "parameters that an optimizer has updated are not initialised again, but for last layers",
         "an initialisation runs again, for example at the start of each call of fit()",
     ),
     "loaded-itself": Known(

@@ -44,7 +44,8 @@ class _State:
     step.  `clipped` has the mark of each gradient that was clipped since a backward added to it,
     and `left` that of each which a backward or a clipping has left.  `reached` has the parameters
     that a backward has added to, and `touched` those since the last step.  `losses` says of the
-    losses since then whether they were scaled.  `stepped` has the marks after the last step.  `renewed` counts the scalers after the first one.
+    losses since then whether they were scaled.  `stepped` has the marks after the last step.
+    `renewed` counts the scalers after the first one.
     """
 
     count: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
 
 #: A weight stays like the loaded one if the cosine of the two is so large, in so many elements.
 _ALIKE, _SOME = 0.3, 64
-#: The share of the weights that makes an initialisation one of the model.
+#: The share of the weights that makes an initialisation one of the model, and not of a last layer.
 _MOST = 0.5
 
 
@@ -109,24 +109,25 @@ class Loading(Watcher):
                     return
 
     def _begun(self, optimizer: Optimizer) -> None:
-        """Whether most weights that this optimizer has updated were initialised again.
+        """Whether weights that this optimizer has updated were initialised again.
 
-        A last layer may be, and a program may begin anew with a new optimizer.
+        Last layers may be, and a program may begin anew with a new optimizer.
         """
         if optimizer not in self.training.stepped:
             return
         known = [each for each in parameters_of(optimizer) if self._has_stepped(each)]
         again = [each for each in known if self._is_fresh(each)]
-        if again and _count(again) >= _MOST * _count(known):
+        if again and not _are_last(again, known):
             self.training.slip(
                 "initialised-in-training",
                 f"{self._fresh[id(again[0])][1]} of {len(again)} of {len(known)} parameters",
             )
 
     def _written(self, optimizer: Optimizer) -> None:
-        """Whether most loaded weights were replaced before the first step.
+        """Whether loaded weights were replaced before the first step.
 
-        Weights that are pruned, averaged or merged with others stay like the loaded ones.
+        Last layers may be.  Weights that are pruned, averaged or merged with others stay like the
+        loaded ones.
         """
         parameters = list(parameters_of(optimizer)) if self._versions else []
         versions = {id(each): self._versions.pop(id(each), None) for each in parameters}
@@ -144,7 +145,7 @@ class Loading(Watcher):
                 and not _alike(samples[id(each)], each)
             )
         ]
-        if changed and _count(changed) >= _MOST * _count(loaded):
+        if changed and not _are_last(changed, loaded):
             self.training.slip(
                 "initialised-after-load",
                 f"{len(changed)} of {len(loaded)} loaded parameters were replaced after the load",
@@ -229,6 +230,14 @@ class Loading(Watcher):
             self.training.slip(
                 "prefix-differs", "the model has {!r} and the state has {!r}".format(*pairs[0])
             )
+
+
+def _are_last(some: Sequence[torch.Tensor], every: Sequence[torch.Tensor]) -> bool:
+    """Whether some weights are those of the last layers of a model, and less than half of all."""
+    ids = {id(each) for each in some}
+    first = next(at for at, each in enumerate(every) if id(each) in ids)
+    rest = [each for each in every[first:] if each.dim() > 1]
+    return all(id(each) in ids for each in rest) and _count(some) < _MOST * _count(every)
 
 
 def _count(tensors: Iterable[torch.Tensor]) -> int:

@@ -269,17 +269,6 @@ def experts_that_begin_as_copies() -> None:
     trains(model, adam(model))
 
 
-def weights_of_bfloat16() -> None:
-    layers = nn.Linear(6, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 3)
-    model = nn.Sequential(*layers).to(torch.bfloat16)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for _ in range(7):
-        x = torch.randn(24, 6)
-        optimizer.zero_grad()
-        F.cross_entropy(model(x.bfloat16()).float(), x[:, :3].argmax(1)).backward()
-        optimizer.step()
-
-
 def a_sequence_that_is_restored_from_one_vector() -> None:
     class Autoencoder(nn.Module):
         def __init__(self) -> None:
@@ -320,7 +309,6 @@ def a_sequence_that_is_restored_from_one_vector() -> None:
         weights_that_are_pruned_after_the_load,
         weights_that_are_averaged_after_the_load,
         experts_that_begin_as_copies,
-        weights_of_bfloat16,
         a_sequence_that_is_restored_from_one_vector,
     ],
 )

@@ -133,8 +133,7 @@ class Updates(Watcher):
         for each in low:
             count = int(each.graded.sum())
             own = int(((each.parameter.detach() != each.before) & each.graded).sum())
-            # The weights of a norm are near 1, and the spacing of bfloat16 there is 0.004.
-            if count >= _ELEMENTS and not own and each.parameter.dim() > 1:
+            if count >= _ELEMENTS and not own:
                 self.training.slip(
                     "updates-rounded", f"{_STEPS} steps have moved none of {count} weights of one"
                 )

@@ -37,7 +37,7 @@ def by_reptile(model: nn.Module, x: Tensor, y: Tensor) -> float:
         grads = torch.autograd.grad(loss, list(fast.parameters()))
         with torch.no_grad():
             for p, g in zip(fast.parameters(), grads, strict=True):
-                p -= 0.1 * g
+                p.sub_(g, alpha=0.1)
         losses.append(loss.item())
     for slow, quick in zip(model.parameters(), fast.parameters(), strict=True):
         slow.grad = slow.detach() - quick.detach()

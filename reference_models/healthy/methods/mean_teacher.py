@@ -27,7 +27,7 @@ class ModelEMA:
     def update(self, model: nn.Module) -> None:
         """Move the average towards the model, after the optimizer's step."""
         self.updates += 1
-        d = self.decay(self.updates)
+        d = self.decay(self.updates)  # type: ignore[no-untyped-call]
         state = model.state_dict()
         for k, v in self.ema.state_dict().items():
             if v.dtype.is_floating_point:

@@ -29,7 +29,7 @@ def train(
     opt = torch.optim.AdamW(net.parameters(), lr=1e-2)
     scaler = GradScaler(device, init_scale=init_scale, backoff_factor=2.0**-8, growth_interval=50)
     sched = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=2e-2, total_steps=steps + 1)
-    ema = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    ema = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9))  # type: ignore[no-untyped-call]
     loss_fn = nn.SmoothL1Loss()
     losses = []
     for _ in range(steps):
@@ -40,7 +40,7 @@ def train(
             with autocast(device_type=device, dtype=torch.float16):
                 out = net(x)
             loss = loss_fn(out.float(), y) / accumulate
-            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            scaler.scale(loss).backward()
             running += loss.item()
         scaler.unscale_(opt)
         nn.utils.clip_grad_norm_(net.parameters(), max_norm)

@@ -21,14 +21,16 @@ class Sine(nn.Module):
 
 
 def gradients(y: Tensor, x: Tensor) -> Tensor:
-    return torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)[0]
+    (found,) = torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)
+    return found
 
 
 def residual(net: nn.Module, t: Tensor) -> Tensor:
     t = t.requires_grad_(True)
     y = net(t)
     dy = gradients(y, t)
-    return gradients(dy, t) + y
+    found: Tensor = gradients(dy, t) + y
+    return found
 
 
 def train(
@@ -51,7 +53,8 @@ def train(
         t0 = torch.zeros(1, 1, requires_grad=True)
         y0 = net(t0)
         boundary = y0.pow(2).sum() + (gradients(y0, t0) - 1).pow(2).sum()
-        return physics + 5.0 * boundary
+        total: Tensor = physics + 5.0 * boundary
+        return total
 
     adam = torch.optim.Adam(net.parameters(), lr=5e-3)
     losses = []
@@ -76,6 +79,6 @@ def train(
         return loss.item()
 
     for _ in range(polish):
-        value = lbfgs.step(closure)
+        value = lbfgs.step(closure)  # type: ignore[no-untyped-call]
         losses.append(float(value))
     return losses

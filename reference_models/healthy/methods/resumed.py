@@ -44,7 +44,7 @@ class Trainer:
             nn.Linear(2, width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, width), nn.ReLU()
         )
         self.model.append(nn.Linear(width, 2))
-        self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+        self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))  # type: ignore[no-untyped-call]
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=2e-2)
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=40)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
@@ -65,7 +65,7 @@ class Trainer:
             for x, y in self.loader():
                 with torch.autocast("cpu", dtype=torch.bfloat16):
                     loss = criterion(self.model(x), y)
-                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+                self.scaler.scale(loss).backward()
                 self.scaler.step(self.optimizer)
                 self.scaler.update()
                 self.optimizer.zero_grad()

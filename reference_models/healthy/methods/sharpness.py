@@ -54,12 +54,12 @@ class SAM(torch.optim.Optimizer):
         if zero_grad:
             self.zero_grad()
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Not used: the loop calls both steps."""
         raise NotImplementedError
 
     def _grad_norm(self) -> Tensor:
-        return torch.norm(
+        norm: Tensor = torch.norm(
             torch.stack(
                 [
                     ((torch.abs(p) if group["adaptive"] else 1.0) * p.grad).norm(p=2)
@@ -70,6 +70,7 @@ class SAM(torch.optim.Optimizer):
             ),
             p=2,
         )
+        return norm
 
 
 def running_stats(model: nn.Module, *, on: bool) -> None:
@@ -77,9 +78,9 @@ def running_stats(model: nn.Module, *, on: bool) -> None:
     for module in model.modules():
         if isinstance(module, _BatchNorm):
             if on and hasattr(module, "backup_momentum"):
-                module.momentum = module.backup_momentum
+                module.momentum = module.backup_momentum  # type: ignore[assignment]
             elif not on:
-                module.backup_momentum = module.momentum
+                module.backup_momentum = module.momentum  # type: ignore[assignment]
                 module.momentum = 0
 
 

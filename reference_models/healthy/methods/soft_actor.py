@@ -34,7 +34,7 @@ class Actor(nn.Module):
         dist = torch.distributions.Normal(mean, log_std.clamp(-3, 1).exp())
         u = dist.rsample()
         a = torch.tanh(u)
-        logp = dist.log_prob(u) - torch.log(1 - a.pow(2) + 1e-6)
+        logp = dist.log_prob(u) - torch.log(1 - a.pow(2) + 1e-6)  # type: ignore[no-untyped-call]
         return a, logp
 
 
@@ -80,7 +80,7 @@ class Agent:
             self.pi_opt.step()
             loss_alpha = -(self.log_alpha.exp() * (logp.detach() - 1.0)).mean()
             self.alpha_opt.zero_grad()
-            loss_alpha.backward()  # type: ignore[no-untyped-call]
+            loss_alpha.backward()
             self.alpha_opt.step()
         with torch.no_grad():
             for net, targ in ((self.q1, self.q1_targ), (self.q2, self.q2_targ)):
@@ -122,6 +122,9 @@ def train(
         s = torch.randn(2) if t % 8 == 7 else s2
         if t >= start:
             chosen = torch.randint(len(memory), (16,)).tolist()
-            batch = [torch.stack(each) for each in zip(*(memory[i] for i in chosen), strict=True)]
-            losses.append(agent.update(*batch, update_actor=t % delay == 0))
+            states, actions, rewards, later = (
+                torch.stack(each) for each in zip(*(memory[i] for i in chosen), strict=True)
+            )
+            update_actor = t % delay == 0
+            losses.append(agent.update(states, actions, rewards, later, update_actor))
     return losses

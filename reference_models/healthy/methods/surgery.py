@@ -32,14 +32,15 @@ class PCGrad:
         for objective in objectives:
             self._optim.zero_grad(set_to_none=True)
             objective.backward(retain_graph=True)  # type: ignore[no-untyped-call]
-            parts = [
+            own = [
                 torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._params()
             ]
-            shapes = [p.shape for p in parts]
-            flat.append(torch.cat([p.flatten() for p in parts]))
+            shapes = [p.shape for p in own]
+            flat.append(torch.cat([p.flatten() for p in own]))
         merged = torch.stack(self._project(flat)).mean(0)
         sizes = [shape.numel() for shape in shapes]
-        for p, grad, shape in zip(self._params(), merged.split(sizes), shapes, strict=True):
+        parts = torch.split(merged, sizes)
+        for p, grad, shape in zip(self._params(), parts, shapes, strict=True):
             p.grad = grad.view(shape)
 
     def _project(self, grads: list[Tensor]) -> list[Tensor]:
@@ -86,7 +87,7 @@ def train(
         if by_grad:
             shared = list(model.trunk.parameters())
             optimizer.zero_grad()
-            sum(tasks).backward(retain_graph=True)  # type: ignore[union-attr, no-untyped-call]
+            sum(tasks).backward(retain_graph=True)  # type: ignore[union-attr]
             first, second = (
                 torch.autograd.grad(each, shared, retain_graph=not at)
                 for at, each in enumerate(tasks)

@@ -273,7 +273,8 @@ class _Checker(Checker):
             for watch in self._watches[api]:
                 event = _event(watch.claim)
                 holders = self._holders[event[1]] if api == _STEP and called is not None else ()
-                if _is_of_model(event) and holders and str(called.plain) not in holders:
+                owner = "" if called is None else str(called.plain)
+                if _is_of_model(event) and holders and owner not in holders:
                     continue
                 if not _is_of_model(event) or event[1:3] in self._known:
                     watch.example(lambda: self.of_call(call), event in events, call)

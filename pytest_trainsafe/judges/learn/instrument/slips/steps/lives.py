@@ -101,8 +101,8 @@ class Lives(Watcher):
             lived = line.began[0] and line.began == line.ended
             next_pass = lived and now == (line.ended[0], line.ended[1] + 1)
             # Weights that are pruned or averaged in between are those of a next phase.
-            next_pass &= version_of(parameters[0]) == line.version + line.added
-            if follows and not optimizer.state and (line.steps == 1 or next_pass):
+            same = version_of(parameters[0]) == line.version + line.added
+            if follows and not optimizer.state and (line.steps == 1 or (next_pass and same)):
                 line.count += 1
             else:
                 line.count = 1

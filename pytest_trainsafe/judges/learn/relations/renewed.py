@@ -38,8 +38,8 @@ _GRADIENTS = tuple((each, "grad") for each in _PARAMETERS)
 Name = tuple[str, str]
 
 #: Calls around which gradients are compared, so that a clearing by hand is noticed.
-_BACKWARD = "torch.autograd.backward"
-_COMPARED = (ZERO_GRAD, "torch.Tensor.backward", _BACKWARD)
+_BACKWARD = ("torch.Tensor.backward", "torch.autograd.backward")
+_COMPARED = (ZERO_GRAD, *_BACKWARD)
 #: The changes by which a variable begins anew.
 _ANEW = ("cleared", "set")
 
@@ -148,7 +148,7 @@ class _Checker(Checker):
         self._added: dict[int, set[int]] = defaultdict(set)
 
     def reads_calls(self, api: str) -> bool:
-        return api in self._watches or api == _BACKWARD
+        return api in self._watches or api in _BACKWARD
 
     def reads_changes(self, variable: Name) -> bool:
         return variable in _GRADIENTS or variable[1] == SETUP
@@ -168,7 +168,7 @@ class _Checker(Checker):
 
     def left(self, call: Call) -> None:
         api = name_of(call)
-        if api == _BACKWARD:
+        if api in _BACKWARD:
             for thread, every in self._anew.items():
                 self._added[thread].update(every)
             return
@@ -198,10 +198,10 @@ def _holds(owner: str, parameter: str, held: Mapping[str, Collection[str]]) -> b
 
 def _backwards(frame: Frame, starts: Ints, ends: Ints) -> Bools:
     """Whether a backward has added to gradients between each of these moments."""
-    group = frame.groups.get(_BACKWARD)
-    if group is None:
+    rows = [frame.groups[api].rows for api in _BACKWARD if api in frame.groups]
+    if not rows:
         return np.zeros(len(ends), bool)
-    moments = np.sort(frame.calls["exit"][group.rows])
+    moments = np.sort(frame.calls["exit"][np.concatenate(rows)])
     return np.asarray(np.searchsorted(moments, ends) > np.searchsorted(moments, starts), bool)
 
 

@@ -1,7 +1,8 @@
 """Learns the packs that the package ships, from its healthy programs: `make packs`.
 
 Every program runs in all of its configurations, on one rank and on several.  The runs are cached
-in `.bench`, so that a second call does not repeat them.  `--check` writes nothing, and fails if a
+in `.bench`, so that a second call does not repeat them.  `--pack` observes only the programs that
+its recipe takes.  `--check` writes nothing, and fails if a
 pack differs from the one that would be learned.  `--show` prints the rules, and how many others
 were rejected for which reason.
 """
@@ -45,9 +46,11 @@ ONE_RANK = (
 UNMARKED = frozenset(each.name for each in (*PROGRAMS, *DEEPSPEED) if not each.axis)
 
 
-def observed(kept: KeptRuns) -> Iterator[ObservedRun]:
-    """Every run that packs are learned from."""
+def observed(kept: KeptRuns, recipes: Sequence[Recipe] = RECIPES) -> Iterator[ObservedRun]:
+    """Every run that the packs of these recipes are learned from."""
     for each in PROGRAMS:
+        if not any(_takes(recipe, each.name) for recipe in recipes):
+            continue
         yield kept.healthy(each)
         for seed, variant in enumerate(each.variants, 1):
             yield kept.healthy(each, seed, variant)
@@ -55,11 +58,14 @@ def observed(kept: KeptRuns) -> Iterator[ObservedRun]:
             yield kept.of_ranks(each.name, program(each), {})
     for name, train in (("llama", llama.train), ("moe", moe.train)):
         for sizes in POINTS:
-            yield kept.of_ranks(_named(name, sizes), train, sizes)
+            if any(_takes(recipe, _named(name, sizes)) for recipe in recipes):
+                yield kept.of_ranks(_named(name, sizes), train, sizes)
     # The plain training that DeepSpeed's GPT is compared with.
-    arguments = {"framework": "torch"}
-    yield kept.of_ranks("plain_gpt", deepspeed_gpt.train, {"dp": 2}, APIS, 0, arguments)
-    yield from of_deepspeed(kept)
+    if any(_takes(recipe, "plain_gpt") for recipe in recipes):
+        arguments = {"framework": "torch"}
+        yield kept.of_ranks("plain_gpt", deepspeed_gpt.train, {"dp": 2}, APIS, 0, arguments)
+    if any(_takes(recipe, "deepspeed_gpt") for recipe in recipes):
+        yield from of_deepspeed(kept)
 
 
 def of_deepspeed(kept: KeptRuns) -> Iterator[ObservedRun]:
@@ -99,12 +105,7 @@ def learned(
     recipe: Recipe, runs: Sequence[ObservedRun], rules: Mapping[str, Relation]
 ) -> tuple[Pack, General]:
     """The pack of a recipe, and what was left out."""
-    names = {*recipe.programs, *recipe.beside}
-    chosen = [
-        run
-        for run in runs
-        if (not names or run.program in names) and run.program not in recipe.without
-    ]
+    chosen = [run for run in runs if _takes(recipe, run.program)]
     marked = {run.program for run in chosen} - UNMARKED
     found = general(chosen, rules, recipe.programs or None, marked)
     programs = {run.program: run.versions for run in chosen}
@@ -121,14 +122,13 @@ def main() -> int:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     load_toolkit()
+    recipes = [each for each in RECIPES if asked.pack in (None, each.name)]
     with session(Settings()) as opened:
         kept = KeptRuns(opened)
-        runs = [complete(run) for run in observed(kept)]
+        runs = [complete(run) for run in observed(kept, recipes)]
     print(f"{len(runs)} runs, {kept.made} of them observed now")
     rules, stale = relations(), []
-    for recipe in RECIPES:
-        if asked.pack not in (None, recipe.name):
-            continue
+    for recipe in recipes:
         pack, found = learned(recipe, runs, rules)
         path = FOLDER / f"{recipe.name}{SUFFIX}"
         print(f"{recipe.name}: {len(pack.invariants)} invariants; left out: {found.left_out}")
@@ -144,6 +144,12 @@ def main() -> int:
     if stale:
         print(f"not what the programs show: {', '.join(stale)}; run make packs, and review")
     return bool(stale)
+
+
+def _takes(recipe: Recipe, program: str) -> bool:
+    """Whether a program's runs may support or contradict the invariants of a pack."""
+    names = {*recipe.programs, *recipe.beside}
+    return (not names or program in names) and program not in recipe.without
 
 
 def _named(name: str, sizes: Mapping[str, int]) -> str:

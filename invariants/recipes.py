@@ -28,7 +28,7 @@ SPLIT = (
 SHARDED = ("sharded.classifier", "sharded.language", "sharded.images")
 SCALED = (
     *("scaled", "scaled_sentences", "scaled_autoencoder", "scaled_gan", "replicas_scaled"),
-    *("mixed_precision", "segmentation"),
+    *("mixed_precision", "segmentation", "overflow", "resumed"),
 )
 #: Programs that train with DeepSpeed.
 DEEPSPEED = (

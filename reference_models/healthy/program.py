@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 #: The families of programs within which invariants are learned and checked.
-Family = Literal["images", "language", "generative", "distributed"]
+Family = Literal["images", "language", "generative", "methods", "distributed"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,13 @@ def test_the_pytorch_and_amp_packs_report_a_silent_error_in_one_process(error: s
     assert found.violations[0].invariant.claim.relation == ERRORS[error]
 
 
-@pytest.mark.parametrize("name", ["adversarial", "wgan", "translation", "closure"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("adversarial", "wgan", "translation", "closure"),
+        *("soft_actor", "resumed", "freeze_out", "sharpness", "overflow"),
+    ],
+)
 def test_a_healthy_program_has_no_violation_of_the_pytorch_and_amp_packs(name: str) -> None:
     train = healthy.program(healthy.find(name))
     found = checked(functools.partial(train, seed=5), "pytorch", "amp")

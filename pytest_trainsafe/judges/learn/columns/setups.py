@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pytest_trainsafe.judges.learn.columns.frame import Frame, Ints
+from pytest_trainsafe.judges.learn.columns.frame import Bools, CallGroup, Frame, Ints
 from pytest_trainsafe.judges.learn.columns.light import light_change
 from pytest_trainsafe.judges.learn.events.events import Change
 from pytest_trainsafe.judges.learn.events.setup_text import SETUP, optimizers_in
+from pytest_trainsafe.judges.learn.events.table import NONE
 
 
 def setups(frame: Frame) -> tuple[Ints, list[Change]]:
@@ -26,3 +27,27 @@ def holders(frame: Frame) -> Mapping[str, set[str]]:
         optimizers = optimizers_in(str(change.after.plain))
         found.setdefault(change.object, set()).update(optimizers)
     return found
+
+
+def owners(frame: Frame, group: CallGroup) -> list[str]:
+    """The name of the optimizer of each call of a group, "" where it was not recorded."""
+    slot = group.slots.get("self.name")
+    if slot is None:
+        return [""] * len(group.rows)
+    texts = np.where(slot == NONE, NONE, frame.values["text"][np.maximum(slot, 0)])
+    return ["" if text == NONE else frame.table.texts[int(text)] for text in texts]
+
+
+def trains(frame: Frame, group: CallGroup, variable: str) -> Bools:
+    """Which calls of a group are of an optimizer that holds some `variable`, as far as is known.
+
+    An optimizer of the temperature of a policy holds a tensor, and no `torch.nn.Parameter`.
+    """
+    code = (variable, SETUP)
+    names = owners(frame, group)
+    if code not in frame.variables or not any(names):
+        return np.ones(len(names), bool)
+    rows = np.flatnonzero(frame.variable_of_change == frame.variables.index(code))
+    texts = {str(light_change(frame.table, int(row)).after.plain) for row in rows}
+    known = set().union(*map(optimizers_in, texts))
+    return np.array([not name or not known or name in known for name in names], bool)

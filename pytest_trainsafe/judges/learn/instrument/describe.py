@@ -51,6 +51,8 @@ class Describer:
         self._is_known = is_known
         #: The parameters that required no gradient when an optimizer was made or first stepped.
         self._frozen: WeakKeyDictionary[Optimizer, frozenset[int]] = WeakKeyDictionary()
+        #: The parameters that had a gradient at an earlier step of an optimizer.
+        self._graded: WeakKeyDictionary[Optimizer, set[int]] = WeakKeyDictionary()
 
     def value(
         self, thing: object, exact: bool = False, identity: bool = True, read: bool = True
@@ -167,20 +169,24 @@ class Describer:
         "has_gradients" says whether any of the parameters has a gradient.  "zero_rate" says whether
         the learning rate of every group is zero, as in the first step of a warm-up.  "frozen"
         counts the parameters that require no gradient now, but required one when the optimizer was
-        made; if no parameter requires a gradient now, it counts all parameters.  "stale" counts the
+        made, and were never trained: some methods freeze layers after they were.  If no parameter
+        requires a gradient now, it counts all parameters.  "stale" counts the
         parameters that have no gradient and belong to none of the recorded models.  "ungraded"
         counts the parameters that require a gradient and have none.
         """
         if optimizer not in self._frozen:
             self.made(optimizer)
-        before = self._frozen[optimizer]
+        before, graded = self._frozen[optimizer], self._graded.setdefault(optimizer, set())
         held = trained = frozen = stale = gradients = ungraded = 0
         for parameter in _held(optimizer):
             held += 1
             trained += parameter.requires_grad
-            frozen += not parameter.requires_grad and id(parameter) not in before
+            known = id(parameter) in before or id(parameter) in graded
+            frozen += not parameter.requires_grad and not known
             if parameter.grad is not None:
                 gradients += 1
+                if parameter.requires_grad:
+                    graded.add(id(parameter))
             else:
                 stale += not self._is_known(parameter)
                 ungraded += parameter.requires_grad

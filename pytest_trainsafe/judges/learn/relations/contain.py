@@ -22,7 +22,9 @@ from pytest_trainsafe.judges.learn.check.checker import (
 )
 from pytest_trainsafe.judges.learn.columns.frame import Bools, CallGroup, Frame, Ints
 from pytest_trainsafe.judges.learn.columns.nesting import pairs_by_api
+from pytest_trainsafe.judges.learn.columns.setups import trains
 from pytest_trainsafe.judges.learn.events.events import Call, Change
+from pytest_trainsafe.judges.learn.events.setup_text import SETUP, optimizers_in
 from pytest_trainsafe.judges.learn.events.slips import TEXTS
 from pytest_trainsafe.judges.learn.events.table import NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
@@ -37,6 +39,9 @@ Event = tuple[str, str, str, str]
 
 #: Settings of optimizers that stop by themselves, such as LBFGS: a step may then do nothing.
 _STOPS = re.compile(r"self\.param_groups\.(\d+\.)?tolerance_")
+
+#: Steps of an optimizer that holds no parameter of a kind do not change one.
+_STEP = "torch.optim.*.step"
 
 #: The least share of an API's calls that must contain an event to propose a hypothesis.
 _LEAST = 0.02
@@ -101,6 +106,8 @@ class Contain(RelationBase):
                         first, last = np.searchsorted(codes, [code, code + 1])
                         passed[positions[first:last]] = True
                     where = _after_first(frame, claim, group) & ~_stoppable(group)
+                    if api == _STEP and _is_of_model(_event(claim)):
+                        where &= trains(frame, group, claim.text("variable"))
                     found.add(claim, group, passed, where)
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
@@ -167,6 +174,8 @@ class Contain(RelationBase):
         if what == "call":
             return Needs(frozenset({claim.text("api"), name}), contents=frozenset())
         apis, variables = frozenset({claim.text("api")}), frozenset({(name, attribute)})
+        if claim["api"] == _STEP and attribute == "data":
+            variables |= {(name, SETUP)}
         return Needs(apis, variables, contents=frozenset())
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
@@ -231,12 +240,14 @@ class _Checker(Checker):
         self._open: dict[int, set[Event]] = {}
         #: The kinds of variables that were observed so far.
         self._known: set[tuple[str, str]] = set()
+        #: The optimizers that hold a parameter of each kind.
+        self._holders: dict[str, set[str]] = defaultdict(set)
 
     def reads_calls(self, api: str) -> bool:
         return api in self._watches or ("call", api, "", "") in self._events
 
     def reads_changes(self, variable: tuple[str, str]) -> bool:
-        return variable in self._variables
+        return variable in self._variables or variable[1] == SETUP
 
     def entered(self, call: Call) -> None:
         api = name_of(call)
@@ -246,6 +257,9 @@ class _Checker(Checker):
 
     def changed(self, change: Change) -> None:
         name, attribute = variable_of(change)
+        if attribute == SETUP:
+            self._holders[name].update(optimizers_in(str(change.after.plain)))
+            return
         self._known.add((name, attribute))
         if change.changed:
             self._happened(change.by, ("change", name, attribute, kind_of(change)))
@@ -254,8 +268,14 @@ class _Checker(Checker):
     def left(self, call: Call) -> None:
         events = self._open.pop(id(call), None)
         if events is not None and not call.exception and not any(map(_STOPS.match, call.values)):
-            for watch in self._watches[name_of(call)]:
+            api = name_of(call)
+            called = call.values.get("self.name")
+            for watch in self._watches[api]:
                 event = _event(watch.claim)
+                holders = self._holders[event[1]] if api == _STEP and called is not None else ()
+                owner = "" if called is None else str(called.plain)
+                if _is_of_model(event) and holders and owner not in holders:
+                    continue
                 if not _is_of_model(event) or event[1:3] in self._known:
                     watch.example(lambda: self.of_call(call), event in events, call)
 

@@ -3,7 +3,8 @@
 Gradients are cleared between two steps of an optimizer.  It does not matter how: by `zero_grad`, by
 an assignment, or by a framework that takes the gradients away.  A step is over when it returns: a
 closure may clear the gradients in it.  Only gradients of parameters count that the optimizer holds,
-where that was recorded.
+where that was recorded.  Gradients that no backward adds to do not pile up: a program may assign
+them, as it does after `torch.autograd.grad`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ from pytest_trainsafe.judges.learn.check.checker import (
 )
 from pytest_trainsafe.judges.learn.columns.entries import Entries, owner_of
 from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints
-from pytest_trainsafe.judges.learn.columns.setups import holders
+from pytest_trainsafe.judges.learn.columns.setups import holders, owners, trains
 from pytest_trainsafe.judges.learn.events.events import Call, Change
 from pytest_trainsafe.judges.learn.events.setup_text import SETUP, optimizers_in
-from pytest_trainsafe.judges.learn.events.table import NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.features import kind_of
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
@@ -38,7 +38,8 @@ _GRADIENTS = tuple((each, "grad") for each in _PARAMETERS)
 Name = tuple[str, str]
 
 #: Calls around which gradients are compared, so that a clearing by hand is noticed.
-_COMPARED = (ZERO_GRAD, "torch.Tensor.backward", "torch.autograd.backward")
+_BACKWARD = ("torch.Tensor.backward", "torch.autograd.backward")
+_COMPARED = (ZERO_GRAD, *_BACKWARD)
 #: The changes by which a variable begins anew.
 _ANEW = ("cleared", "set")
 
@@ -61,7 +62,7 @@ class Renewed(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """Adds an example for each step of an optimizer but its first."""
+        """Adds an example for each step of an optimizer but its first, after a backward."""
         for frame in frames:
             if _STEP not in frame.groups:
                 continue
@@ -70,19 +71,23 @@ class Renewed(RelationBase):
                 continue
             exits = frame.calls["exit"]
             ends, starts = exits[records.rows], exits[np.searchsorted(frame.calls["entry"], before)]
-            owners, held = _owners(frame, records.rows), holders(frame)
+            group = frame.groups[_STEP]
+            at = np.searchsorted(group.rows, records.rows)
+            names, held = np.array(owners(frame, group), object)[at], holders(frame)
+            added = _backwards(frame, starts, ends)
             for claim in claims:
                 name = claim.text("variable"), claim.text("attribute")
                 if name not in frame.variables:
                     continue
                 rows = np.flatnonzero(_renewals(frame, name))
                 passed = np.zeros(len(ends), bool)
-                for owner in set(owners):
-                    here = np.array([each == owner for each in owners], bool)
+                for owner in set(names):
+                    here = np.array([each == owner for each in names], bool)
                     moments = frame.changes["position"][_of_owner(frame, rows, owner, held)]
-                    first, last = (np.searchsorted(moments, at[here]) for at in (starts, ends))
+                    first, last = (np.searchsorted(moments, each[here]) for each in (starts, ends))
                     passed[here] = last > first
-                found.add(claim, records, passed)
+                where = added & trains(frame, group, name[0])[at]
+                found.add(claim, records, passed, where)
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """Forbids preconditions on the class, the arguments and the object of a step.
@@ -136,11 +141,14 @@ class _Checker(Checker):
         #: parameter, by thread and optimizer, and the kinds that were ever observed.
         self._anew: dict[int, dict[int, set[tuple[Name, str]]]] = defaultdict(dict)
         self._known: set[Name] = set()
-        #: The optimizers that hold each parameter.
+        #: The optimizers that hold each parameter, and those that hold any of a kind.
         self._held: dict[str, set[str]] = {}
+        self._holders: dict[str, set[str]] = defaultdict(set)
+        #: The optimizers, by thread, whose last step was before the last backward.
+        self._added: dict[int, set[int]] = defaultdict(set)
 
     def reads_calls(self, api: str) -> bool:
-        return api in self._watches
+        return api in self._watches or api in _BACKWARD
 
     def reads_changes(self, variable: Name) -> bool:
         return variable in _GRADIENTS or variable[1] == SETUP
@@ -150,6 +158,7 @@ class _Checker(Checker):
         if name[1] == SETUP:
             optimizers = optimizers_in(str(change.after.plain))
             self._held.setdefault(change.object, set()).update(optimizers)
+            self._holders[name[0]].update(optimizers)
         elif name in _GRADIENTS:
             self._known.add(name)
             if change.changed and kind_of(change) in _ANEW:
@@ -159,18 +168,25 @@ class _Checker(Checker):
 
     def left(self, call: Call) -> None:
         api = name_of(call)
+        if api in _BACKWARD:
+            for thread, every in self._anew.items():
+                self._added[thread].update(every)
+            return
         if api not in self._watches:
             return
         owners, number = self._anew[call.thread], owner_of(api, call)
         anew, owners[number] = owners.get(number), set()
-        if anew is None or call.exception:
+        added = number in self._added[call.thread]
+        self._added[call.thread].discard(number)
+        if anew is None or call.exception or not added:
             return
         called = call.values.get("self.name")
         owner = "" if called is None else str(called.plain)
         names = {name for name, parameter in anew if _holds(owner, parameter, self._held)}
         for watch in self._watches[api]:
             kind = watch.claim.text("variable"), watch.claim.text("attribute")
-            if kind in self._known:
+            holders = self._holders[kind[0]]
+            if kind in self._known and (not owner or not holders or owner in holders):
                 watch.example(lambda: self.of_call(call), kind in names, call)
 
 
@@ -180,15 +196,13 @@ def _holds(owner: str, parameter: str, held: Mapping[str, Collection[str]]) -> b
     return not owner or not optimizers or owner in optimizers
 
 
-def _owners(frame: Frame, rows: Ints) -> list[str]:
-    """The name of the optimizer of each of these steps, "" where it was not recorded."""
-    group = frame.groups[_STEP]
-    slot = group.slots.get("self.name")
-    if slot is None:
-        return [""] * len(rows)
-    values = slot[np.searchsorted(group.rows, rows)]
-    texts = np.where(values == NONE, NONE, frame.values["text"][np.maximum(values, 0)])
-    return ["" if text == NONE else frame.table.texts[int(text)] for text in texts]
+def _backwards(frame: Frame, starts: Ints, ends: Ints) -> Bools:
+    """Whether a backward has added to gradients between each of these moments."""
+    rows = [frame.groups[api].rows for api in _BACKWARD if api in frame.groups]
+    if not rows:
+        return np.zeros(len(ends), bool)
+    moments = np.sort(frame.calls["exit"][np.concatenate(rows)])
+    return np.asarray(np.searchsorted(moments, ends) > np.searchsorted(moments, starts), bool)
 
 
 def _of_owner(frame: Frame, rows: Ints, owner: str, held: Mapping[str, set[str]]) -> Ints:

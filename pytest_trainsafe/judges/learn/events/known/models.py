@@ -49,7 +49,7 @@ MODELS = {
         "an adapter that begins at zero was frozen with the rest of the model",
     ),
     "frozen-moved": Known(
-        "a frozen parameter of a model in training keeps its value",
+        "a frozen weight of a layer of torch in training keeps its value",
         "weight decay by hand, or an adapter that is merged once more than unmerged",
     ),
     "weights-moved": Known(
@@ -124,7 +124,7 @@ MODELS = {
         "the data are sorted by label, and the loader lacks shuffle=True",
     ),
     "seeded-again": Known(
-        "no seed that was set before is set again during the training",
+        "a training does not set a seed again that was set before",
         "a function that sets all seeds is called in each epoch or step, and repeats the draws",
     ),
     "orders-apart": Known(
@@ -169,11 +169,11 @@ MODELS = {
         "load_state_dict(assign=True) replaces each name of a tied parameter by its own tensor",
     ),
     "initialised-after-load": Known(
-        "parameters that were loaded are not initialised afterwards",
+        "parameters that were loaded are not initialised afterwards, but for last layers",
         "an initialisation of all modules runs after the pretrained weights are loaded",
     ),
     "initialised-in-training": Known(
-        "parameters that an optimizer has updated are not initialised again",
+        "parameters that an optimizer has updated are not initialised again, but for last layers",
         "an initialisation runs again, for example at the start of each call of fit()",
     ),
     "loaded-itself": Known(

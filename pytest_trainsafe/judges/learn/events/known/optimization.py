@@ -33,7 +33,7 @@ OPTIMIZATION = {
         "clipping gets the parameters of one part only",
     ),
     "window-grew": Known(
-        "an optimizer does not step with gradients of more micro-batches than before",
+        "an optimizer steps with no more micro-batches than their losses are divided by",
         "gradients of an incomplete window, such as the last of an epoch, are neither used nor "
         "cleared",
     ),

@@ -16,7 +16,7 @@ STEPS = {
         "the default eps of Adam is zero in float16",
     ),
     "rate-zero": Known(
-        "no three steps in succession have a learning rate of zero",
+        "the learning rate is not zero in three steps or two epochs in succession",
         "the factor of a schedule is divided as an integer, or the schedule has ended",
     ),
     "rates-merged": Known(
@@ -36,6 +36,10 @@ STEPS = {
     "never-steps": Known(
         "each optimizer whose parameters get gradients steps",
         "one of several optimizers is forgotten, or another one steps twice",
+    ),
+    "stepped-again": Known(
+        "an optimizer does not step twice with the same gradients",
+        "step() is called once more, or where no backward has come, as in each micro-batch",
     ),
     "never-graded": Known(
         "each optimizer that steps has had gradients",

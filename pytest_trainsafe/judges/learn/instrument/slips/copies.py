@@ -32,25 +32,29 @@ class _Start:
 class Copies(Watcher):
     """Sees each call of a model, and the updates of torch's averages."""
 
-    kinds = ("module", "average")
+    kinds = ("module", "average", "scaler_step")
 
     def __init__(self, training: Training, gradients: Gradients) -> None:
         super().__init__(training)
         self._gradients = gradients
         self._starts: WeakKeyDictionary[nn.Module, _Start] = WeakKeyDictionary()
         self._ran: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
-        #: The round in which each average was updated last.
-        self._averaged: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        #: The round in which each average was updated last, and how many steps a scaler had made
+        #: or left out by then.
+        self._averaged: WeakKeyDictionary[nn.Module, tuple[int, int]] = WeakKeyDictionary()
+        self._scaled = 0
 
     def entered(self, moment: Moment) -> None:
         if moment.kind == "average":
             model = moment.argument(0, "model")
             if isinstance(model, nn.Module) and self._gradients.fresh_for(model):
                 self.training.slip("averaged-before-step", "gradients wait for the step")
-            before = self._averaged.get(moment.thing)
-            self._averaged[moment.thing] = self.training.rounds
-            if before is not None and before == self.training.rounds:
+            before, now = self._averaged.get(moment.thing), (self.training.rounds, self._scaled)
+            self._averaged[moment.thing] = now
+            if before == now:
                 self.training.slip("averaged-again", "no step came between two updates")
+        elif moment.kind == "scaler_step":
+            self._scaled += 1
         elif moment.outermost and not in_backward():
             self._runs(moment.thing)
 

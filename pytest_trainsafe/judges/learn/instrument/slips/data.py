@@ -6,7 +6,7 @@ import inspect
 import random
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -38,19 +38,65 @@ class _Of:
     #: A hash of the order that its sampler drew last, and whether its batches are labels alone.
     order: int = 0
     labelling: bool = False
+    seen: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Orders:
+    """The orders that a training has drawn, by their hashes, each with its first input of a model.
+
+    `earlier` has those of the trainings before, which count again if this one resumes one of them.
+    A training that is `resumed` may draw an order again, to go on in its middle.  `drawn` is the
+    last one, until a model runs, and `doubtful` says that it was drawn before.
+    """
+
+    own: dict[int, int] = field(default_factory=dict)
+    earlier: dict[int, int] = field(default_factory=dict)
+    resumed: bool = False
+    drawn: int = 0
+    doubtful: bool = False
+
+    def begin(self) -> None:
+        """Another training begins."""
+        self.earlier.update(self.own)
+        self.own = {}
+
+    def resume(self) -> None:
+        """The state of an optimizer is loaded."""
+        self.own.update(self.earlier)
+        self.resumed = True
+
+    def repeats(self, digest: int) -> bool:
+        """Note an order; whether the training has drawn it before, for its beginning."""
+        again = digest in self.own
+        self.drawn, self.doubtful = digest, again and self.resumed
+        self.resumed = False
+        if len(self.own) < _MANY:
+            self.own.setdefault(digest, 0)
+        return again and not self.doubtful
+
+    def runs(self, given: int) -> bool:
+        """A model runs; whether it begins with an order from its beginning once more."""
+        again = self.doubtful and self.own.get(self.drawn) == given
+        if self.own.get(self.drawn) == 0:
+            self.own[self.drawn] = given
+        self.drawn, self.doubtful = 0, False
+        return again
 
 
 class Data(Watcher):
     """Sees iterations of loaders, their batches, backwards and seeds."""
 
-    kinds = ("iter", "next", "backward", "seed", "restored", "step", "permuted")
+    kinds = (
+        *("iter", "next", "backward", "seed", "restored", "step", "permuted"),
+        *("optimizer_made", "optimizer_load", "module"),
+    )
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
         self._loaders: WeakKeyDictionary[DataLoader[Any], _Of] = WeakKeyDictionary()
         self._of_iterator: WeakKeyDictionary[Any, DataLoader[Any]] = WeakKeyDictionary()
-        self._firsts: dict[int, None] = {}
-        self._orders: dict[int, None] = {}
+        self._firsts, self._orders = _Orders(), _Orders()
         self._alike: WeakSet[DataLoader[Any]] = WeakSet()
         self._seeds: set[int] = set()
         self._again: int | None = None
@@ -58,10 +104,14 @@ class Data(Watcher):
         self._last: DataLoader[Any] | None = None
 
     def entered(self, moment: Moment) -> None:
-        if moment.kind == "backward":
+        if moment.kind == "module":
+            if (self._orders.drawn or self._firsts.drawn) and torch.is_grad_enabled():
+                self._goes_on(moment)
+        elif moment.kind == "backward":
             self._backwards += 1
         elif moment.kind == "step" and self._again is not None:
-            self.training.slip("seeded-again", f"the seed {self._again} was set before")
+            if moment.thing in self.training.stepped:  # another fold may begin with the same seed
+                self.training.slip("seeded-again", f"the seed {self._again} was set before")
             self._again = None
 
     def left(self, moment: Moment) -> None:
@@ -71,6 +121,13 @@ class Data(Watcher):
             self._seed(moment.argument(0, "seed"))
         elif moment.kind == "permuted":
             self._permuted(moment)
+        elif moment.kind == "optimizer_made":
+            if moment.outermost and self.training.begins(moment.thing):
+                self._firsts.begin()
+                self._orders.begin()
+        elif moment.kind == "optimizer_load":
+            self._firsts.resume()
+            self._orders.resume()
         elif moment.kind == "restored":
             self._again = None  # as fork_rng does
         elif moment.kind == "iter":
@@ -87,6 +144,16 @@ class Data(Watcher):
             self._again = seed
         self._seeds.add(seed)
 
+    def _goes_on(self, moment: Moment) -> None:
+        """Whether a model gets the first examples of an order that was drawn before."""
+        given = tensors_in([*moment.args, *moment.kwargs.values()])
+        if not moment.outermost or not given:
+            return
+        digest = self.training.digest(given[0], False)
+        again = [each.runs(digest) for each in (self._orders, self._firsts)]
+        if any(again):
+            self.training.slip("order-repeated", "the training goes on with the same examples")
+
     def _permuted(self, moment: Moment) -> None:
         """Whether a permutation is drawn once more.  Loaders have a rule of their own."""
         order = moment.result
@@ -102,13 +169,10 @@ class Data(Watcher):
             return
         if order.numel() < _LONG or _caller().startswith("torch."):
             return  # as `random_split` draws the same parts again
-        digest = self.training.digest(order, True)
-        if digest in self._orders and self.training.rounds:
+        if self._orders.repeats(self.training.digest(order, True)) and self.training.rounds:
             self.training.slip(
                 "order-repeated", f"randperm({order.numel()}) gave this order before"
             )
-        elif len(self._orders) < _MANY:
-            self._orders[digest] = None
 
     def _begins(self, loader: DataLoader[Any], iterator: object) -> None:
         state = self._loaders.setdefault(loader, _Of())
@@ -139,17 +203,18 @@ class Data(Watcher):
             first, before = self.training.digest(tensors[0], False), state.first
             state.first = first
             if first and state.shuffled:
-                if first in self._firsts:
+                if self._firsts.repeats(first):
                     self.training.slip("order-repeated", "an earlier epoch began with this batch")
-                elif len(self._firsts) < _MANY:
-                    self._firsts[first] = None
             elif first and first == before and state.before == 1 and feeds:
                 self.training.slip("batch-repeated", "the iteration before began with this batch")
         state.labelling = len(tensors) == 1 and _are_labels(tensors[0])
         if state.order and state.shuffled:
             self._together(loader, state)
         label = _label(tensors)
-        if label is not None and state.labels is not None and state.sequential and feeds:
+        if label is not None and state.sequential:
+            state.seen.add(label)
+        sorted_ = len(state.seen) > 1  # all examples may be of one class
+        if label is not None and state.labels is not None and sorted_ and feeds:
             self.training.slip("one-label", f"all labels of the batch are {label}")
         state.labels, state.backwards, self._last = label, self._backwards, loader
 

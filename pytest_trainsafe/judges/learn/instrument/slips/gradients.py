@@ -4,33 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from pytest_trainsafe.compat.modules import own_parameters
 from pytest_trainsafe.compat.tensors import local_part, version_of
+from pytest_trainsafe.judges.learn.instrument.slips.data import tensors_in
 from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     Moment,
     Training,
     Watcher,
     parameters_of,
 )
+from pytest_trainsafe.judges.learn.instrument.slips.steps.windows import Windows
 
-#: A window of micro-batches has grown if it is so many times as long as any before.
-_GREW = 1.5
 #: The least share of an optimizer's weights that no loss reaches which counts as a part of a model.
 _PART = 0.2
-
-#: A first window is shorter if it is followed by so many that are as long as each other.
-_NEXT = 3
 
 #: An optimizer has no gradients for good if it has stepped so often without.
 _EMPTY = 4
 
-#: An incomplete window is dropped on purpose, and a step is left out, but not so many in a row.
-_DROPPED = 2
+#: So many other scalers of one optimizer were made for each epoch.
+_RENEWED = 2
 
 #: The id and the version of a gradient: both stay while nobody writes to it.
 _Mark = tuple[int, int]
@@ -40,29 +38,33 @@ _Mark = tuple[int, int]
 class _State:
     """What is known of one optimizer's gradients.
 
-    `count` is how many backwards added to them since they were clear, and `counts` how many they
-    were at each step.  `backwards` is how many there had been in all at the last step.  `fresh`
-    says that no step has used all of them, `used` that a step has used some of them.  `clipped` has
-    the mark of each gradient that was clipped.  `reached` has the parameters that a backward has
-    added to, and `touched` those since the last step.  `losses` says of the losses since then
-    whether they were scaled.
+    `count` is how many backwards added to them since they were clear.  `backwards` is how many
+    there had been in all at the last step.  `fresh` says that no step has used all of them, `used`
+    that a step has used some of them.  `clips` is how many calls have clipped some since the last
+    step.  `clipped` has the mark of each gradient that was clipped since a backward added to it,
+    and `left` that of each which a backward or a clipping has left.  `reached` has the parameters
+    that a backward has added to, and `touched` those since the last step.  `losses` says of the
+    losses since then whether they were scaled.  `stepped` has the marks after the last step.
+    `renewed` counts the scalers after the first one.
     """
 
     count: int = 0
-    counts: list[int] = field(default_factory=list)
+    windows: Windows = field(default_factory=Windows)
     fresh: bool = False
     used: bool = False
     scaled: bool = False
     losses: set[bool] = field(default_factory=set)
     empty: int = 0
-    clips: bool = False
+    clips: int = 0
     clipped: dict[int, _Mark] = field(default_factory=dict)
+    left: dict[int, _Mark] = field(default_factory=dict)
+    stepped: dict[int, _Mark] = field(default_factory=dict)
     reached: set[int] = field(default_factory=set)
     touched: set[int] = field(default_factory=set)
     steps: int = 0
-    dropped: int = 0
     backwards: int = 0
     scaler: Any = None
+    renewed: int = 0
 
 
 class Gradients(Watcher):
@@ -70,7 +72,7 @@ class Gradients(Watcher):
 
     kinds = (
         *("backward", "clip", "scale", "unscale", "scaler_step", "scaler_load"),
-        *("step", "zero_grad"),
+        *("step", "zero_grad", "module"),
     )
 
     def __init__(self, training: Training) -> None:
@@ -81,6 +83,13 @@ class Gradients(Watcher):
         self._loaded: set[int] = set()
         #: How many parameters of models could be trained at the last step.
         self._trainable = 0
+        #: A hash of what a model in training ran with last; 0 if that wants gradients itself.
+        self._input = 0
+        #: The modules that ran with gradients before the first step.
+        self._parts: WeakSet[nn.Module] = WeakSet()
+        #: Optimizers whose parameters no loss has reached so far: what is known of each, the sizes
+        #: of its parameters, and of those that were not reached, by id.
+        self._late: list[tuple[_State, int, dict[int, int]]] = []
 
     def fresh_for(self, model: nn.Module) -> bool:
         """Whether gradients of a model's parameters wait for a step."""
@@ -95,7 +104,13 @@ class Gradients(Watcher):
         return self._state(optimizer).touched
 
     def entered(self, moment: Moment) -> None:
-        if moment.kind == "backward" and moment.outermost:
+        if moment.kind == "module":
+            if torch.is_grad_enabled():
+                if not self.training.rounds:
+                    self._parts.add(moment.thing)
+                if moment.outermost and len(self.training.optimizers) == 1:
+                    self._ran(moment)
+        elif moment.kind == "backward" and moment.outermost:
             self._backwards += 1
             moment.given["marks"] = {}
             for optimizer in list(self.training.optimizers):
@@ -135,12 +150,13 @@ class Gradients(Watcher):
             if isinstance(optimizer, Optimizer):
                 state = self._state(optimizer)
                 state.scaled = False
+                state.left = _marks(optimizer)
                 if moment.kind == "scaler_step":  # it may leave the step out
-                    state.fresh, state.used, state.dropped = False, True, 0
+                    state.fresh, state.used, state.clips = False, True, 0
         elif moment.kind == "step" and moment.outermost:
             state = self._state(moment.thing)
             state.fresh, state.used, state.scaled = False, True, False
-            state.dropped = 0
+            state.clips, state.stepped = 0, _marks(moment.thing)
             state.steps += 1
             state.touched.clear()
             state.losses.clear()
@@ -151,7 +167,10 @@ class Gradients(Watcher):
     def _scale(self, optimizer: Optimizer, scaler: Any) -> None:
         state = self._state(optimizer)
         before, state.scaler = state.scaler, scaler  # kept, so that its id stays its own
-        if before is not None and before is not scaler and id(scaler) not in self._loaded:
+        if before is None or before is scaler or id(scaler) in self._loaded:
+            return
+        state.renewed += 1
+        if state.renewed == _RENEWED:  # a second phase may have a scaler of its own
             self.training.slip("scaler-renewed", "another GradScaler has stepped this optimizer")
 
     def _added(self, before: dict[int, dict[int, _Mark]]) -> None:
@@ -172,6 +191,9 @@ class Gradients(Watcher):
             state.fresh, state.scaled = True, self._scaled
             state.losses.add(self._scaled)
             new = [key for key, mark in now.items() if old.get(key) != mark]
+            for key in new:
+                state.clipped.pop(key, None)
+            state.left = now
             state.reached.update(new)
             state.touched.update(new)
         self._scaled = False
@@ -186,8 +208,10 @@ class Gradients(Watcher):
             new = {key: mark for key, mark in _marks(optimizer).items() if old.get(key) != mark}
             if not new:
                 continue
-            touched = state.clips = True
+            touched = True
+            state.clips += 1
             state.clipped.update(new)
+            state.left.update(new)
             if state.scaled:
                 self.training.slip("clipped-scaled", "the gradients are those of a scaled loss")
         # Some dispatch modes keep the versions of what is written to, but not the norm at zero.
@@ -204,12 +228,16 @@ class Gradients(Watcher):
             return
         if _marks(optimizers[0]):
             state.fresh = False
-            state.dropped += 1
-            if state.dropped == _DROPPED and state.steps:
-                self.training.slip(
-                    "gradients-dropped",
-                    f"gradients were cleared {_DROPPED} times since the last step, and never used",
-                )
+            windows = state.windows
+            windows.dropped += bool(self._input) and self._input not in windows.inputs
+            windows.inputs.add(self._input)
+
+    def _ran(self, moment: Moment) -> None:
+        """Note what a model in training gets.  An attack wants gradients of the input."""
+        given = tensors_in([*moment.args, *moment.kwargs.values()])
+        self._input = 0
+        if given and moment.thing.training and not any(each.requires_grad for each in given):
+            self._input = self.training.digest(given[0], False)
 
     def _step(self, optimizer: Optimizer, moment: Moment) -> None:
         state, marks = self._state(optimizer), _marks(optimizer)
@@ -228,31 +256,31 @@ class Gradients(Watcher):
             return
         if state.scaled and not moment.inside("scaler_step"):
             self.training.slip("stepped-scaled", "the gradients are those of a scaled loss")
-        if state.clips:
-            clipped = [key for key, mark in marks.items() if state.clipped.get(key) == mark]
+        if state.clips:  # a program may clip in some steps only, and write to what was clipped
+            clipped = [key for key in marks if key in state.clipped]
             if not clipped:
-                self.training.slip("clip-missed", "the gradients changed since they were clipped")
+                self.training.slip("clip-missed", "a backward came after the clipping")
             elif len(clipped) < len(marks):
                 self.training.slip(
                     "clipped-partly", f"{len(clipped)} of {len(marks)} gradients are clipped"
                 )
-        most = max(state.counts, default=0)
-        if not state.used and most > 1 and state.count >= max(_GREW * most, most + 2):
+        if marks == state.stepped and not moment.inside("step"):
             self.training.slip(
-                "window-grew", f"{state.count} backwards, and at most {most} before a step so far"
+                "stepped-again", f"{len(marks)} gradients are those of the last step"
             )
+        windows = state.windows
         if not state.used and state.count:
-            state.counts.append(state.count)
-            first, next_ones = state.counts[0], set(state.counts[1:])
-            if len(state.counts) == 1 + _NEXT and len(next_ones) == 1 and first < min(next_ones):
-                self.training.slip(
-                    "window-short", f"{first} backward first, and {min(next_ones)} from then on"
-                )
+            self._say("window-short", windows.took(state.count))
+        self._say("gradients-dropped", windows.ended(marks == state.left))
         if len(state.losses) > 1:
             self.training.slip("partly-scaled", "one loss is scaled, and another is not")
         if state.steps == 1:
             self._reached(optimizer, state)
         self._thaws()
+
+    def _say(self, name: str, detail: str) -> None:
+        if detail:
+            self.training.slip(name, detail)
 
     def _ungraded(self, optimizer: Optimizer) -> None:
         """Whether no parameter has ever had a gradient, of one of several optimizers."""
@@ -278,6 +306,14 @@ class Gradients(Watcher):
                 self.training.slip("thawed-unheld", f"{len(alone)} parameters of {name}")
                 return
 
+    def ended(self) -> None:
+        for state, every, left in self._late:
+            still = [size for key, size in left.items() if key not in state.reached]
+            if sum(still) > _PART * every:
+                self.training.slip(
+                    "never-reached", f"{len(still)} parameters have had no gradient until the end"
+                )
+
     def _decays(self, optimizer: Optimizer) -> None:
         """Whether weights decay that should not, and the others do not."""
         decays, others = (
@@ -300,11 +336,17 @@ class Gradients(Watcher):
         """Whether losses have reached the parameters, judged once, at the second step."""
         wanted = [each for each in parameters_of(optimizer) if each.requires_grad]
         left = [each for each in wanted if each.grad is None and id(each) not in state.reached]
-        missing, every = (sum(each.numel() for each in group) for group in (left, wanted))
+        ran = {id(each) for part in self._parts for each in own_parameters(part).values()}
+        used = [each for each in left if id(each) in ran]
+        missing, unused, every = (
+            sum(each.numel() for each in group) for group in (used, left, wanted)
+        )
         if missing > _PART * every:
             self.training.slip(
-                "never-reached", f"{len(left)} of {len(wanted)} parameters have had no gradient"
+                "never-reached", f"{len(used)} of {len(wanted)} parameters have had no gradient"
             )
+        elif unused > _PART * every:  # a part may be used from a later step on
+            self._late.append((state, every, {id(each): each.numel() for each in left}))
         held = self.training.held()
         if not state.reached & held:
             return

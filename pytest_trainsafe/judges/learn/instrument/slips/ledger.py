@@ -120,6 +120,8 @@ class Ledger:
         _ask(self._ends[moment.kind], moment)
         if moment.kind == "step" and not failed and moment.outermost:
             self._training.rounds += 1
+            if isinstance(moment.thing, Optimizer):
+                self._training.stepped.add(moment.thing)
 
     def made(self, thing: object) -> None:
         """An object was made."""

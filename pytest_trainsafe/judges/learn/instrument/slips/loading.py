@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,11 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     Watcher,
     parameters_of,
 )
+
+#: A weight stays like the loaded one if the cosine of the two is so large, in so many elements.
+_ALIKE, _SOME = 0.3, 64
+#: The share of the weights that makes an initialisation one of the model, and not of a last layer.
+_MOST = 0.5
 
 
 class Loading(Watcher):
@@ -34,6 +39,9 @@ class Loading(Watcher):
         self._loaded: dict[int, weakref.ref[torch.Tensor]] = {}
         self._versions: dict[int, int] = {}
         self._stepped: dict[int, weakref.ref[torch.Tensor]] = {}
+        #: Samples of the loaded parameters, and those that were initialised since.
+        self._samples: dict[int, torch.Tensor] = {}
+        self._fresh: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         #: States of optimizers from a file that no optimizer has loaded.
         self._waiting: list[Mapping[str, Any]] = []
         #: Whether a file has the state of a gradient scaler that no scaler has loaded.
@@ -51,20 +59,13 @@ class Loading(Watcher):
             self._scale = False
         elif moment.kind == "step" and moment.outermost:
             self._unused(moment.thing)
+            self._begun(moment.thing)
             self._written(moment.thing)
+            self._fresh.clear()
         elif moment.kind == "init" and moment.outermost:
             tensor = moment.argument(0, "tensor")
-            if not isinstance(tensor, torch.Tensor):
-                return
-            for known, name in (
-                (self._stepped, "initialised-in-training"),
-                (self._loaded, "initialised-after-load"),
-            ):
-                found = known.get(id(tensor))
-                if found is not None and found() is tensor:
-                    what = "x".join(map(str, tensor.shape))
-                    self.training.slip(name, f"{moment.api} of a tensor of shape {what}")
-                    return
+            if isinstance(tensor, torch.Tensor):
+                self._fresh[id(tensor)] = weakref.ref(tensor), moment.api
 
     def _itself(self, moment: Moment) -> None:
         """Whether a state is the model's own, which steps have changed since it was taken."""
@@ -99,26 +100,60 @@ class Loading(Watcher):
         if self._versions and not optimizer.state:
             for state in waiting:
                 if count == sum(len(group["params"]) for group in state["param_groups"]):
+                    if _settings(optimizer.param_groups) != _settings(state["param_groups"]):
+                        continue  # another training begins with the weights
                     self.training.slip(
                         "optimizer-not-resumed",
                         f"the file has the state of an optimizer of {count} parameters",
                     )
                     return
 
+    def _begun(self, optimizer: Optimizer) -> None:
+        """Whether weights that this optimizer has updated were initialised again.
+
+        Last layers may be, and a program may begin anew with a new optimizer.
+        """
+        if optimizer not in self.training.stepped:
+            return
+        known = [each for each in parameters_of(optimizer) if self._has_stepped(each)]
+        again = [each for each in known if self._is_fresh(each)]
+        if again and not _are_last(again, known):
+            self.training.slip(
+                "initialised-in-training",
+                f"{self._fresh[id(again[0])][1]} of {len(again)} of {len(known)} parameters",
+            )
+
     def _written(self, optimizer: Optimizer) -> None:
-        """Whether loaded parameters were written to before the first step."""
+        """Whether loaded weights were replaced before the first step.
+
+        Last layers may be.  Weights that are pruned, averaged or merged with others stay like the
+        loaded ones.
+        """
         parameters = list(parameters_of(optimizer)) if self._versions else []
         versions = {id(each): self._versions.pop(id(each), None) for each in parameters}
-        if dist.is_available() and dist.is_initialized():
-            return  # wrappers broadcast the parameters of one rank
+        samples = {id(each): self._samples.pop(id(each), None) for each in parameters}
+        loaded = [each for each in parameters if versions[id(each)] is not None]
+        # Wrappers broadcast the parameters of one rank.
+        alone = not (dist.is_available() and dist.is_initialized())
         changed = [
-            each for each in parameters if versions[id(each)] not in (None, version_of(each))
+            each
+            for each in loaded
+            if self._is_fresh(each)
+            or (
+                alone
+                and versions[id(each)] != version_of(each)
+                and not _alike(samples[id(each)], each)
+            )
         ]
-        if changed:
+        if changed and not _are_last(changed, loaded):
             self.training.slip(
                 "initialised-after-load",
-                f"{len(changed)} of {len(parameters)} parameters were written to after the load",
+                f"{len(changed)} of {len(loaded)} loaded parameters were replaced after the load",
             )
+
+    def _is_fresh(self, parameter: torch.Tensor) -> bool:
+        found = self._fresh.get(id(parameter))
+        return found is not None and found[0]() is parameter
 
     def left(self, moment: Moment) -> None:
         if moment.failed or not moment.outermost:
@@ -164,6 +199,9 @@ class Loading(Watcher):
             if name in state and name not in missing:
                 self._loaded[id(each)] = weakref.ref(each)
                 self._versions[id(each)] = version_of(each)
+                if type(each) is nn.Parameter:  # reading a DTensor may communicate
+                    self._samples[id(each)] = _sample(each)
+                self._fresh.pop(id(each), None)
         wanted = {*own, *(name for name, _ in model.named_buffers())}
         if state and wanted and wanted <= missing:
             self.training.slip(
@@ -192,6 +230,40 @@ class Loading(Watcher):
             self.training.slip(
                 "prefix-differs", "the model has {!r} and the state has {!r}".format(*pairs[0])
             )
+
+
+def _are_last(some: Sequence[torch.Tensor], every: Sequence[torch.Tensor]) -> bool:
+    """Whether some weights are those of the last layers of a model, and less than half of all."""
+    ids = {id(each) for each in some}
+    first = next(at for at, each in enumerate(every) if id(each) in ids)
+    rest = [each for each in every[first:] if each.dim() > 1]
+    return all(id(each) in ids for each in rest) and _count(some) < _MOST * _count(every)
+
+
+def _count(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(each.numel() for each in tensors)
+
+
+def _sample(tensor: torch.Tensor) -> torch.Tensor:
+    """Some elements of a tensor."""
+    flat = tensor.detach().flatten()
+    return flat[:: max(1, flat.numel() // _SOME)][:_SOME].double().clone()
+
+
+def _alike(before: torch.Tensor | None, tensor: torch.Tensor) -> bool:
+    """Whether a tensor is still like its sample from before."""
+    if before is None or not before.any():
+        return before is not None
+    return float(torch.cosine_similarity(before, _sample(tensor), dim=0)) >= _ALIKE
+
+
+def _settings(groups: Iterable[Mapping[str, Any]]) -> list[tuple[object, ...]]:
+    """What the author of a training chooses for an optimizer, by group."""
+    names = ("weight_decay", "momentum", "betas", "eps")
+    return [
+        (group.get("initial_lr", group.get("lr")), *(str(group.get(name)) for name in names))
+        for group in groups
+    ]
 
 
 def _is_state(thing: object) -> bool:

@@ -19,6 +19,8 @@ _OF_NUMBERS = {
     "huber_loss": 2,
     "binary_cross_entropy_with_logits": 5,
 }
+#: So many losses that are added are micro-batches of one kind.
+_SUMMED = 3
 #: The most micro-batches of a step that are remembered.
 _MANY = 1024
 
@@ -52,6 +54,8 @@ class Losses(Watcher):
         #: with.  None if one of them is not understood.
         self._window: list[tuple[_Loss, float]] | None = []
         self._runs = 0
+        #: The number of micro-batches of the first window whose losses were divided by it.
+        self._usual = 0
 
     def entered(self, moment: Moment) -> None:
         if moment.kind == "module":
@@ -64,6 +68,7 @@ class Losses(Watcher):
             if moment.outermost:
                 self._judge(self._window or ())
                 self._summed(self._window or ())
+                self._grew(self._window or ())
                 self._window, self._runs = [], 0
         elif moment.kind == "zero_grad":
             self._window = []
@@ -101,16 +106,31 @@ class Losses(Watcher):
     def _summed(self, window: list[tuple[_Loss, float]] | tuple[()]) -> None:
         """Whether micro-batches, each of which a model ran for, are added without a division.
 
+        Two may be those of two domains, or the two terms of a loss.
         Micro-batches differ in their labels; the parts of one batch have the same ones.
         """
         losses = [loss for loss, _ in window]
-        if len(losses) < 2 or not all(loss.averaged for loss in losses):
+        if len(losses) < _SUMMED or not all(loss.averaged for loss in losses):
             return
         targets, runs = {loss.target for loss in losses}, {loss.runs for loss in losses}
-        undivided = all(abs(share - 1) <= _EQUAL for _, share in window)
+        undivided = _are([share for _, share in window], 1.0)
         if undivided and len(targets) == len(runs) == len(losses):
             self.training.slip(
                 "window-summed", f"the step adds the means of {len(losses)} micro-batches"
+            )
+
+    def _grew(self, window: list[tuple[_Loss, float]] | tuple[()]) -> None:
+        """Whether a step takes more micro-batches than their losses are divided by.
+
+        A program may take more from some step on, and divides by their number then.
+        """
+        shares = [share for _, share in window]
+        count = len(shares)
+        if not self._usual and count > 1 and _are(shares, 1 / count):
+            self._usual = count
+        elif count > self._usual > 1 and _are(shares, 1 / self._usual):
+            self.training.slip(
+                "window-grew", f"{count} backwards, whose losses are divided by {self._usual}"
             )
 
     def _number_of(self, moment: Moment, at: int) -> _Loss | None:
@@ -150,6 +170,10 @@ class Losses(Watcher):
             self._runs,
             averaged,
         )
+
+
+def _are(shares: list[float], share: float) -> bool:
+    return all(abs(each - share) <= _EQUAL * share for each in shares)
 
 
 def _is_loss(result: object) -> TypeGuard[torch.Tensor]:

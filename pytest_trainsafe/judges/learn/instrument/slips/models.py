@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -15,6 +16,7 @@ from pytest_trainsafe.compat.modules import (
     is_batch_norm,
     own_parameters,
 )
+from pytest_trainsafe.judges.learn.instrument.slips.data import tensors_in
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 from pytest_trainsafe.record.clock import in_backward
 
@@ -28,6 +30,8 @@ _LAYERS = (
 _MOST = 0.8
 #: From this round on, no model is taken for one that nobody trains.
 _LATE = 4
+#: The most results of models that are remembered.
+_FEW = 8
 
 
 class Models(Watcher):
@@ -42,8 +46,16 @@ class Models(Watcher):
         self._quiet: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
         self._inside: WeakKeyDictionary[nn.Module, WeakSet[nn.Module]] = WeakKeyDictionary()
         self._said: WeakSet[nn.Module] = WeakSet()
-        #: Norms that were put into evaluation mode one by one.
-        self._stilled: WeakSet[nn.Module] = WeakSet()
+        #: Norms that were put into evaluation mode one by one: the round, and how often.
+        self._stilled: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        self._times: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        #: Those of them that have run in it.
+        self._rested: WeakSet[nn.Module] = WeakSet()
+        #: The last results of models, and the models whose results others have got.
+        self._results: list[tuple[weakref.ref[torch.Tensor], weakref.ref[nn.Module]]] = []
+        self._feeding: WeakSet[nn.Module] = WeakSet()
+        #: The first sizes of what models got in this round.
+        self._batches: set[int] = set()
         #: Models that ran in evaluation mode with gradients, which no backward has used.
         self._kept: WeakSet[nn.Module] = WeakSet()
         #: The weights of embeddings and linear layers that a model trained with last, by id.
@@ -56,14 +68,37 @@ class Models(Watcher):
             self._kept.clear()
         elif moment.kind == "mode":
             if moment.outermost and is_batch_norm(moment.thing):
-                stilled = moment.api.endswith(".eval") or moment.argument(0, "mode", True) is False
-                (self._stilled.add if stilled else self._stilled.discard)(moment.thing)
+                if moment.api.endswith(".eval") or moment.argument(0, "mode", True) is False:
+                    self._stilled[moment.thing] = self.training.rounds
+                    self._times[moment.thing] = self._times.get(moment.thing, 0) + 1
+                else:
+                    self._stilled.pop(moment.thing, None)
         elif in_backward():
             return
         elif moment.outermost:
             self._runs(moment.thing)
+            self._gets(moment)
         else:
             self._part(moment)
+
+    def left(self, moment: Moment) -> None:
+        several = len(self.training.optimizers) > 1
+        if moment.kind == "module" and several and moment.outermost and not in_backward():
+            for each in tensors_in(moment.result) if torch.is_grad_enabled() else ():
+                self._results = self._results[1 - _FEW :]
+                self._results.append((weakref.ref(each), weakref.ref(moment.thing)))
+
+    def _gets(self, moment: Moment) -> None:
+        """Note what a model gets: the sizes of its batch, and which model has made it."""
+        given = tensors_in([*moment.args, *moment.kwargs.values()])
+        if self.training.rounds < _LATE:
+            self._batches.update(each.shape[0] for each in given if each.dim())
+        for result, model in self._results:
+            made, maker = result(), model()
+            if made is None or maker is None or maker is moment.thing:
+                continue
+            if any(each is made or each.data_ptr() == made.data_ptr() for each in given):
+                self._feeding.add(maker)
 
     def _dropout(self, moment: Moment) -> None:
         if moment.api.endswith("scaled_dot_product_attention"):
@@ -91,6 +126,8 @@ class Models(Watcher):
         """Whether a module that runs inside a model is one of its modules."""
         model = next(thing for kind, thing in moment.around if kind == "module")
         module = moment.thing
+        if module in self._stilled and not module.training:
+            self._rested.add(module)
         known = self._inside.get(model)
         if known is not None and module in known:
             return
@@ -98,7 +135,8 @@ class Models(Watcher):
         if module in known or module in self._said or not torch.is_grad_enabled():
             return
         self._said.add(module)
-        if any(each.requires_grad for each in module.parameters()):
+        held = self.training.held()
+        if any(each.requires_grad and id(each) not in held for each in module.parameters()):
             self.training.slip(
                 "unregistered",
                 f"{type(module).__name__} runs in {type(model).__name__}, which does not have it",
@@ -124,8 +162,8 @@ class Models(Watcher):
         # What runs without gradients in every round is a part of the training, as in a GAN, where
         # several optimizers step in turn.
         often = before is not None and now - before <= max(1, len(self.training.optimizers))
-        if not now or often or self._graded.get(model, now) >= now:
-            return
+        if not now or often or self._graded.get(model, now) >= now or model in self._feeding:
+            return  # a generator draws in training mode as it trains
         if model.training and any(_is_active(each) for each in model.modules()):
             self.training.slip("evaluated-in-training", f"{_name(model)} runs in training mode")
 
@@ -151,8 +189,7 @@ class Models(Watcher):
             if "requires_grad" in vars(module) and module not in self._said:
                 self._said.add(module)
                 self.training.slip("flag-on-module", f"of {type(module).__name__}")
-            if module.training and module in self._stilled:
-                self._stilled.discard(module)
+            if module.training and self._thaws(module):
                 self.training.slip("norm-thawed", f"{_name(module)} of {_name(model)}")
             if module.training and _is_frozen_norm(module):
                 if shapes is None:
@@ -170,6 +207,17 @@ class Models(Watcher):
             self._zeros(model)
             self._loose(model)
 
+    def _thaws(self, module: nn.Module) -> bool:
+        """Whether a norm that was put into evaluation mode is thawed by mistake.
+
+        A program that does so again and again thaws it on purpose, and so does one that rests it
+        for a forward without a step, as in an attack.
+        """
+        stilled = self._stilled.pop(module, None)
+        if stilled is None or self._times[module] > 1:
+            return False
+        return self.training.rounds > stilled or module not in self._rested
+
     def _unheld(self, model: nn.Module) -> None:
         """Whether no optimizer holds any parameter of a model that has had gradients.
 
@@ -178,6 +226,10 @@ class Models(Watcher):
         held, parameters = self.training.held(), list(model.parameters())
         if not held or not parameters or not model.training:
             return
+        shapes = shapes_of(model)
+        others = (each for _, each in self.training.models() if each is not model)
+        if any(shapes_of(each) == shapes for each in others):
+            return  # a copy that learns by hand, as in meta-learning
         if all(each.grad is not None and id(each) not in held for each in parameters):
             self.training.slip(
                 "module-held-by-nobody", f"{_name(model)} with {len(parameters)} parameters"
@@ -188,11 +240,16 @@ class Models(Watcher):
         known = {id(each) for each in model.parameters()} | self.training.held()
         for name, module in model.named_modules():
             for attribute, value in vars(module).items():
-                parts = list(_parts(value))
-                if any(_learns(each) and id(each) not in known for each in parts):
+                if any(self._is_loose(each, known) for each in _parts(value)):
                     where = ".".join(filter(None, (name, attribute)))
                     self.training.slip("parameter-unregistered", f"{where} of {_name(model)}")
                     return
+
+    def _is_loose(self, thing: object, known: set[int]) -> bool:
+        """Whether it is a trained tensor that is not known, and no data: those are as many."""
+        if not isinstance(thing, torch.Tensor) or id(thing) in known or not _learns(thing):
+            return False
+        return not thing.dim() or thing.shape[0] == 1 or thing.shape[0] not in self._batches
 
     def _untied(self, model: nn.Module) -> None:
         """Whether an embedding and a linear layer have two tensors with the same content."""
@@ -281,11 +338,9 @@ def _is_own(thing: object) -> bool:
     return thing is None or isinstance(thing, nn.Module) or callable(thing)
 
 
-def _learns(thing: object) -> bool:
+def _learns(tensor: torch.Tensor) -> bool:
     """Whether it is a leaf of the graph that has had a gradient."""
-    if not isinstance(thing, torch.Tensor) or not thing.is_leaf or not thing.requires_grad:
-        return False
-    return thing.grad is not None
+    return tensor.is_leaf and tensor.requires_grad and tensor.grad is not None
 
 
 def _is_active(module: nn.Module) -> bool:

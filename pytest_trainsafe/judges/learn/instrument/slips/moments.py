@@ -142,7 +142,8 @@ class Moment:
 class Training:
     """What the watchers know of the training in common.
 
-    `rounds` counts the steps of optimizers; `optimizers` are those that were seen.  `models` yields
+    `rounds` counts the steps of optimizers; `optimizers` are those that were seen, and `stepped`
+    those that have stepped.  `models` yields
     the followed models, with their names.  `digest` is a hash of a tensor's content, which is read
     again if the second argument is true.  `weights` yields each parameter whose content is
     recorded, with its name and its facts.  `graph` records the description of a loss's graph; it is
@@ -156,6 +157,17 @@ class Training:
     graph: Callable[[str], None] | None = None
     rounds: int = 0
     optimizers: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
+    stepped: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
+
+    def begins(self, optimizer: Optimizer) -> bool:
+        """Whether a new optimizer begins another training, as of the next fold or seed.
+
+        None of its parameters is held by an optimizer that has stepped.
+        """
+        own = {id(each) for each in parameters_of(optimizer)}
+        return bool(self.rounds) and not any(
+            id(each) in own for one in self.stepped for each in parameters_of(one)
+        )
 
     def held(self) -> set[int]:
         """The ids of the parameters that optimizers hold."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from weakref import WeakSet
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
@@ -13,8 +14,16 @@ from pytest_trainsafe.judges.learn.instrument.slips.data import tensors_in
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 from pytest_trainsafe.record.clock import in_backward
 
-#: Models are looked at in so many rounds, and judged at the end of them.
+#: All of a model is looked at in so many rounds; what ran without gradients by then is followed.
 _ROUNDS = 3
+
+
+@dataclass(slots=True)
+class _Quiet:
+    """A part of a model that has run without gradients only, so far."""
+
+    text: str
+    graded: bool = False
 
 
 class Parts(Watcher):
@@ -28,9 +37,15 @@ class Parts(Watcher):
         #: them, and without.
         self._graded: WeakSet[nn.Module] = WeakSet()
         self._quiet: WeakSet[nn.Module] = WeakSet()
+        #: Those that are followed until the end: some models train a part from a later step on.
+        self._follows: WeakKeyDictionary[nn.Module, _Quiet] = WeakKeyDictionary()
+        self._last: _Quiet | None = None
 
     def entered(self, moment: Moment) -> None:
         if self.training.rounds >= _ROUNDS or in_backward():
+            late = self._follows.get(moment.thing) if moment.kind == "module" else None
+            if late is not None and torch.is_grad_enabled() and not in_backward():
+                late.graded = True
             return
         if moment.kind == "checkpoint":
             moment.given["graded"], moment.given["trained"] = torch.is_grad_enabled(), False
@@ -81,10 +96,13 @@ class Parts(Watcher):
                     continue
                 own = [each for each in _own(module) if each is not None and each.requires_grad]
                 if own and all(id(each) in held and each.grad is None for each in own):
-                    self.training.slip(
-                        "part-without-gradient", f"{path} of {name} runs without gradients only"
-                    )
+                    text = f"{path} of {name} runs without gradients only"
+                    self._follows[module] = self._last = _Quiet(text)
                     return
+
+    def ended(self) -> None:
+        if self._last is not None and not self._last.graded:
+            self.training.slip("part-without-gradient", self._last.text)
 
     def _made(self, model: nn.Module, before: set[str]) -> None:
         """Whether the forward has made parameters, and optimizers that are there lack them.

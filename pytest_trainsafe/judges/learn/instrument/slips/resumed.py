@@ -38,6 +38,9 @@ class Resumed(Watcher):
         self._waits = self._resumes = False
 
     def entered(self, moment: Moment) -> None:
+        if moment.kind == "optimizer_load":
+            # An optimizer that goes back to an earlier state of its own is not resumed.
+            moment.given["back"] = bool(moment.thing.state)
         if moment.kind != "step" or not moment.outermost:
             return
         if moment.thing in self._loaded:
@@ -56,7 +59,7 @@ class Resumed(Watcher):
                     self._names[key] = name
         elif moment.kind == "optimizer_load":
             self._loaded.add(moment.thing)
-            self._resumes = True
+            self._resumes |= not moment.given["back"]
         elif moment.kind == "rng_read":
             self._states.add(self.training.digest(moment.result, True))
         elif moment.kind == "restored":

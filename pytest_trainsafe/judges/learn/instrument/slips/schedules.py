@@ -26,8 +26,11 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     wraps,
 )
 
-#: A scheduler that has not stepped is judged at the end, after so many steps of its optimizer.
-_STEPS = 3
+#: A scheduler that has not stepped is judged at the end, after so many steps of its optimizer, or
+#: after some if the data were iterated so often: a short run may end before the first epoch does.
+_STEPS, _LONG, _PASSES = 3, 20, 3
+#: A cosine schedule is too short if the optimizer steps by this share after its end.
+_OVER = 0.05
 #: The most schedulers that are judged at the end.
 _MANY = 1024
 #: Schedules that multiply the rate, and the least share of its first value that makes sense.
@@ -42,13 +45,19 @@ _OWN = ("schedule", "scheduler_made")
 class _Of:
     """A scheduler: how often its optimizer had stepped at its last step, and its own steps.
 
-    `idle` counts the steps of its optimizer before its own first step.
+    `idle` counts the steps of its optimizer before its own first step, and `passes` the iterations
+    of loaders.  `ahead` counts its steps before the optimizer's first one, and `between` says that
+    a backward came between them.
     """
 
     name: str
     at: int
     steps: int = 0
     idle: int = 0
+    passes: int = 0
+    ahead: int = 0
+    between: bool = False
+    backwards: int = 0
     loaded: bool = False
     #: For a LambdaLR: the first rate, the largest factor of it so far, and the last one.
     base: float = 0.0
@@ -61,7 +70,7 @@ class Schedules(Watcher):
 
     kinds = (
         *("scheduler_made", "schedule", "scheduler_load"),
-        *("step", "scaler_step", "optimizer_load"),
+        *("step", "scaler_step", "optimizer_load", "iter", "backward"),
     )
 
     def __init__(self, training: Training) -> None:
@@ -70,6 +79,7 @@ class Schedules(Watcher):
         #: All of them: a scheduler that is not used dies with the function that made it.
         self._all: list[_Of] = []
         self._steps: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
+        self._backwards = 0
         #: The learning rates of optimizers whose state was loaded, until they step.
         self._rates: WeakKeyDictionary[Optimizer, tuple[object, ...]] = WeakKeyDictionary()
 
@@ -80,12 +90,19 @@ class Schedules(Watcher):
             optimizer = moment.argument(0, "optimizer")
             if isinstance(optimizer, Optimizer):
                 self._stepping(optimizer)
+        elif moment.kind == "iter":
+            for each in self._schedulers.values():
+                each.passes += not each.steps
+        elif moment.kind == "backward":
+            self._backwards += 1
 
     def _stepping(self, optimizer: Optimizer) -> None:
         self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         own = [each for each in self._schedulers if _optimizer_of(each) is optimizer]
         for each in own:
-            self._schedulers[each].idle += not (self._schedulers[each].steps or each.last_epoch)
+            state = self._schedulers[each]
+            state.idle += not (state.steps or each.last_epoch)
+            self._judge(each, state)
         loaded = self._rates.pop(optimizer, None)
         if loaded is None:
             return
@@ -102,6 +119,20 @@ class Schedules(Watcher):
             self.training.slip(
                 "rate-lost", f"the rate is {_rates(optimizer)[0]}, and was {loaded[1]} when loaded"
             )
+
+    def _judge(self, scheduler: LRScheduler, state: _Of) -> None:
+        """What a step of the optimizer shows of its scheduler."""
+        ahead, state.ahead = state.ahead, 0
+        # A resumed training may step to its epoch at once.
+        if ahead == 1 or (ahead and state.between):
+            self.training.slip("scheduled-ahead", "the optimizer has not stepped yet")
+        if isinstance(scheduler, CosineAnnealingLR):
+            over = scheduler.last_epoch - scheduler.T_max
+            if over > _OVER * scheduler.T_max:
+                self.training.slip(
+                    "schedule-overrun",
+                    f"step {scheduler.last_epoch} of {scheduler.T_max}: the rate rises again",
+                )
 
     def left(self, moment: Moment) -> None:
         if moment.failed:
@@ -144,20 +175,16 @@ class Schedules(Watcher):
             return
         self._rates.pop(optimizer, None)
         self._factor(scheduler, state)
-        if isinstance(scheduler, CosineAnnealingLR) and scheduler.last_epoch > scheduler.T_max:
-            self.training.slip(
-                "schedule-overrun",
-                f"step {scheduler.last_epoch} of {scheduler.T_max}: the rate rises again",
-            )
         steps = self._steps.get(optimizer, 0)
-        if known and steps == state.at and self.training.rounds + steps:
+        if known and steps == state.at and steps:
             self.training.slip(
                 "scheduled-ahead",
                 f"{type(scheduler).__name__} has stepped {state.steps} times, "
                 f"and the optimizer {steps} times",
             )
         elif known and steps == state.at:
-            self.training.slip("scheduled-ahead", "the optimizer has not stepped yet")
+            state.between |= bool(state.ahead) and state.backwards != self._backwards
+            state.ahead, state.backwards = state.ahead + 1, self._backwards
         state.at = steps
 
     def _epoch(self, scheduler: LRScheduler, epoch: object) -> None:
@@ -194,7 +221,8 @@ class Schedules(Watcher):
             falls = each.steps >= _STEPS and each.last < each.peak
             if falls and abs(each.peak / each.base - 1) <= _SAME:
                 self._squared(each)
-            if not each.steps and each.idle >= _STEPS:
+            enough = _STEPS if each.passes >= _PASSES else _LONG
+            if not each.steps and each.idle >= enough:
                 self.training.slip(
                     "never-scheduled",
                     f"{each.name} has not stepped in {each.idle} steps of its optimizer",

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from pytest_trainsafe.compat.modules import own_parameters
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 
 #: A frozen weight that is merged with an adapter and taken out again differs by rounding.
@@ -80,7 +81,7 @@ class Weights(Watcher):
         still = {name: norm for name, norm in still.items() if name.partition(".")[0] in trained}
         for name, norm in still.items():
             before = self._frozen.get(name, norm)
-            if abs(norm - before) > _ROUNDING * max(norm, before):
+            if abs(norm - before) > _ROUNDING * max(norm, before) and self._of_layer(tensors[name]):
                 self.training.slip("frozen-moved", f"the norm of {name} was {before:.6g}")
                 break
         if still.keys() != self._frozen.keys():
@@ -91,6 +92,16 @@ class Weights(Watcher):
             for name, twin in self._twins.items()
             if name in still and twin in learning
         }
+
+    def _of_layer(self, parameter: torch.Tensor) -> bool:
+        """Whether it is of a layer of torch.  Codes and prototypes may be moved by hand."""
+        return any(
+            each is parameter
+            for _, model in self.training.models()
+            for module in model.modules()
+            if type(module).__module__.startswith("torch.") and not isinstance(module, nn.Embedding)
+            for each in own_parameters(module).values()
+        )
 
     def _accept_averages(self) -> None:
         """Take the new norms of frozen parameters that have moved as averages of trained ones.

@@ -140,7 +140,8 @@ def test_a_window_that_is_carried_over(wrong: bool) -> None:
             if not wrong:
                 optimizer.zero_grad()
             for index in range(5):
-                (loss_of(model) / 3).backward()
+                loss = nn.functional.mse_loss(model(torch.randn(8, 4)), torch.randn(8, 2))
+                (loss / 3).backward()
                 if index % 3 == 2:
                     optimizer.step()
                     optimizer.zero_grad()
@@ -282,3 +283,20 @@ def test_clipping_of_gradients_that_no_optimizer_holds_finds_some() -> None:
             optimizer.step()
 
     assert "clipped-nothing" not in slips_of(program)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_step_without_new_gradients(wrong: bool) -> None:
+    def program() -> None:
+        model = net()
+        optimizer = sgd(model)
+        for _ in range(3):
+            loss_of(model).backward()
+            optimizer.step()
+            if not wrong:  # the gradients of another method
+                for each in model.parameters():
+                    each.grad = torch.randn_like(each)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert slips_of(program) == ["stepped-again"] * wrong

@@ -34,7 +34,7 @@ def test_a_state_that_is_loaded_by_position(reverse: bool) -> None:
     assert slips_of(program) == ["state-permuted"] * reverse
 
 
-@pytest.mark.parametrize("kind", ["lost", "restored", "model only"])
+@pytest.mark.parametrize("kind", ["lost", "restored", "model only", "goes back"])
 def test_the_state_of_the_generator(kind: str, tmp_path: Path) -> None:
     def program() -> None:
         model = net()
@@ -44,6 +44,9 @@ def test_the_state_of_the_generator(kind: str, tmp_path: Path) -> None:
         held = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         torch.save({**held, "random": {"torch": torch.get_rng_state()}}, file)
         found = torch.load(file)
+        if kind != "goes back":
+            model = net()
+            optimizer = adam(model)
         model.load_state_dict(found["model"])
         if kind != "model only":
             optimizer.load_state_dict(found["optimizer"])

@@ -43,7 +43,7 @@ class _Of:
 class Stored(Watcher):
     """Sees iterations of loaders, models that run, and backwards."""
 
-    kinds = ("iter", "next", "module", "backward")
+    kinds = ("iter", "next", "module", "backward", "optimizer_made")
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
@@ -63,6 +63,8 @@ class Stored(Watcher):
         elif moment.kind == "module":
             if moment.outermost and torch.is_grad_enabled() and moment.thing.training:
                 self._runs(moment)
+        elif moment.kind == "optimizer_made":
+            self._trains = None  # another fold has other parts
         elif self._last is not None and shuffles(self._last.sampler):
             self._trains = _examples(self._last)
 

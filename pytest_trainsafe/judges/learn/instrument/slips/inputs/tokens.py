@@ -28,6 +28,8 @@ class Tokens(Watcher):
         self._tokens: list[torch.Tensor] = []
         #: The first two sizes of what modules got that expect the batch second, and their names.
         self._second: list[tuple[int, int, str]] = []
+        #: The recurrent modules that ran since the last backward.
+        self._recurrent: set[int] = set()
         #: By how many positions labels are later than the tokens, for each loss.
         self._later: set[int] = set()
         #: The length of each attention of a sequence to itself, and whether it sees the future.
@@ -63,6 +65,8 @@ class Tokens(Watcher):
 
     def _sequence(self, moment: Moment) -> None:
         module = moment.thing
+        if isinstance(module, nn.RNNBase):
+            self._recurrent.add(id(module))
         if not isinstance(module, nn.RNNBase | nn.MultiheadAttention) or module.batch_first:
             return
         attends = isinstance(module, nn.MultiheadAttention)
@@ -112,12 +116,13 @@ class Tokens(Watcher):
 
     def _judge(self) -> None:
         later = self._later
-        if any(ahead for _, ahead in self._ahead):
+        if any(ahead for _, ahead in self._ahead) or len(self._recurrent) > 1:
             later = later - {0}  # as an encoder that restores what it reads
         if later and 1 not in later:
             what = "the tokens themselves" if 0 in later else "two positions later"
             self.training.slip("labels-shifted", f"the labels are {what}")
         self._later, self._tokens, self._second, self._ahead = set(), [], [], []
+        self._recurrent = set()
 
     def _masked(self, mask: object, *, hides: bool) -> None:
         """Whether attention sees one token only, and another ones are hidden from it."""

@@ -109,6 +109,8 @@ class Starts(Watcher):
                 return
 
     def _alike(self, trained: Mapping[int, torch.Tensor]) -> None:
+        if self.training.rounds or self._loaded:
+            return  # weights that were trained may be copied, as for experts
         skipped: set[int] = set()
         names: dict[int, str] = {}
         for name, module in self._modules():

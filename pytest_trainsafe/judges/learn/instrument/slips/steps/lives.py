@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.optim import Optimizer
 
+from pytest_trainsafe.compat.tensors import version_of
 from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     Moment,
     Training,
@@ -38,6 +39,9 @@ class _Line:
     ended: tuple[int, int] = (0, 0)
     count: int = 0
     said: bool = False
+    #: The version of the first parameter at the last step, and by how much a step adds to it.
+    version: int = 0
+    added: int = 0
 
 
 @dataclass(slots=True)
@@ -60,6 +64,9 @@ class Lives(Watcher):
         self._loaded: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         #: The round in which each optimizer was seen first.
         self._made: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
+        #: Those that wait, and what is wrong if they never step: one may begin later.
+        self._waiting: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
+        self._texts: dict[int, str] = {}
         self._seen = _Seen()
 
     def entered(self, moment: Moment) -> None:
@@ -79,6 +86,8 @@ class Lives(Watcher):
         parameters = list(parameters_of(optimizer))
         if not parameters:
             return
+        if optimizer in self._waiting:
+            self._texts.pop(self._waiting.pop(optimizer))
         key = (type(optimizer), *(id(each) for each in parameters))
         line = self._lines.get(key)
         if line is None or line.first() is not parameters[0]:
@@ -91,7 +100,9 @@ class Lives(Watcher):
             # It lived for one step, or as long as the same loader was iterated once.
             lived = line.began[0] and line.began == line.ended
             next_pass = lived and now == (line.ended[0], line.ended[1] + 1)
-            if follows and not optimizer.state and (line.steps == 1 or next_pass):
+            # Weights that are pruned or averaged in between are those of a next phase.
+            same = version_of(parameters[0]) == line.version + line.added
+            if follows and not optimizer.state and (line.steps == 1 or (next_pass and same)):
                 line.count += 1
             else:
                 line.count = 1
@@ -103,6 +114,9 @@ class Lives(Watcher):
                 )
             line.last, line.steps, line.began = weakref.ref(optimizer), 0, now
         if line.last is not None and line.last() is optimizer:
+            version = version_of(parameters[0])
+            line.added = version - line.version if line.steps else line.added
+            line.version = version
             line.steps += 1
             line.ended = now
 
@@ -126,9 +140,15 @@ class Lives(Watcher):
             if waiting:
                 self._made[optimizer] = now + _MANY
                 name = type(optimizer).__name__
-                self.training.slip(
-                    "never-steps", f"{name} has not, and {len(waiting)} parameters have gradients"
+                number = max(self._texts, default=-1) + 1
+                self._waiting[optimizer] = number
+                self._texts[number] = (
+                    f"{name} has not, and {len(waiting)} parameters have gradients"
                 )
+
+    def ended(self) -> None:
+        for text in self._texts.values():
+            self.training.slip("never-steps", text)
 
 
 def _has_momentum(optimizer: Optimizer) -> bool:

@@ -19,11 +19,21 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     parameters_of,
 )
 
-#: The first steps of an optimizer, which are looked at.  What begins at zero has moved by then, and
-#: what dies later had gradients before.
+#: The first steps of an optimizer, in which all is looked at.  What begins at zero has moved by
+#: then, and what dies later had gradients before.  What is still zero is followed until the end: a
+#: term of the loss may get its weight later.
 _LAST = 7
 #: A gradient of a matrix that is smaller than the largest one by so much is rounding.
 _ROUNDING = 1e-6
+
+
+@dataclass(slots=True)
+class _Late:
+    """A parameter, by its id, whose gradient has been zero, as is said by `text`."""
+
+    key: int
+    text: str
+    moved: bool = False
 
 
 @dataclass(slots=True)
@@ -33,6 +43,8 @@ class _Of:
     steps: int = 0
     zero: dict[int, torch.Tensor] = field(default_factory=dict)
     moving: set[int] = field(default_factory=set)
+    most: float = 0.0
+    late: list[_Late] = field(default_factory=list)
 
 
 class Still(Watcher):
@@ -44,6 +56,7 @@ class Still(Watcher):
         super().__init__(training)
         self._gradients = gradients
         self._of: WeakKeyDictionary[Optimizer, _Of] = WeakKeyDictionary()
+        self._late: list[_Late] = []
 
     def entered(self, moment: Moment) -> None:
         optimizer = moment.thing
@@ -53,12 +66,25 @@ class Still(Watcher):
         if not any(group.get("lr", 1) for group in optimizer.param_groups):
             return  # what begins at zero has not moved yet
         state.steps += 1
+        for late in state.late:
+            late.moved |= self._moves(optimizer, state, late.key)
         if state.steps > _LAST or (state.steps > 1 and not state.zero):
             return
         self._look(optimizer, state)
         if state.steps == _LAST:
             self._judge(state)
             state.zero.clear()
+
+    def _moves(self, optimizer: Optimizer, state: _Of, key: int) -> bool:
+        for each in parameters_of(optimizer):
+            if id(each) == key and each.grad is not None:
+                return float(each.grad.detach().abs().max()) > _ROUNDING * state.most
+        return False
+
+    def ended(self) -> None:
+        for late in self._late:
+            if not late.moved:
+                self.training.slip("gradient-always-zero", late.text)
 
     def _look(self, optimizer: Optimizer, state: _Of) -> None:
         touched = self._gradients.touched(optimizer)
@@ -72,6 +98,7 @@ class Still(Watcher):
             if gradient.numel() and id(each) in touched:
                 sizes[id(each)] = each, float(gradient.detach().abs().max())
         most = max((size for _, size in sizes.values()), default=0.0)
+        state.most = max(state.most, most)
         zero = {}
         for key, (each, size) in sizes.items():
             exact = torch.finfo(each.dtype).eps < _ROUNDING
@@ -101,7 +128,9 @@ class Still(Watcher):
                 # Of experts that are alike, one may have no examples.
                 alone = (_starred(path), each.shape) not in moving and id(each) not in recurrent
                 if id(each) in state.zero and alone:
-                    self.training.slip("gradient-always-zero", f"{name}.{path}")
+                    late = _Late(id(each), f"{name}.{path}")
+                    state.late.append(late)
+                    self._late.append(late)
                     return
 
 

@@ -20,8 +20,9 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
 _COARSE = 5e-4
 #: So many steps have to move a parameter of at least so many elements, and this share of all.
 _STEPS, _ELEMENTS, _SHARE = 5, 4, 0.25
-#: So many steps without a rate are no warm-up that begins at zero.
-_IDLE = 3
+#: So many steps without a rate are no warm-up that begins at zero, unless the schedule steps once
+#: for so many: then it is so many steps of the schedule.
+_IDLE, _EPOCHS = 3, 2
 
 
 @dataclass(slots=True)
@@ -38,20 +39,25 @@ class _Of:
     """An optimizer: the rates of its groups when it was made, and counts of steps.
 
     `low` has the parameters whose first `looked` steps are looked at; it is None afterwards.
-    `idle` counts the steps in succession without a rate.
+    `idle` counts the steps in succession without a rate.  `since` counts the steps since the
+    schedule's last one, of which `longest` were between two of them, and `waits` says that it has
+    not stepped yet.
     """
 
     rates: tuple[float, ...] = ()
     low: list[_Low] | None = None
     looked: int = 0
     idle: int = 0
+    since: int = 0
+    longest: int = 0
+    waits: bool = False
     merged: bool = False
 
 
 class Updates(Watcher):
     """Sees optimizers and schedulers that are made, and steps."""
 
-    kinds = ("optimizer_made", "scheduler_made", "optimizer_load", "step")
+    kinds = ("optimizer_made", "scheduler_made", "optimizer_load", "schedule", "step")
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
@@ -81,6 +87,12 @@ class Updates(Watcher):
             optimizer = getattr(moment.thing, "optimizer", None)
             if isinstance(optimizer, Optimizer):
                 self._scheduled.add(optimizer)
+                self._of.setdefault(optimizer, _Of(_rates(optimizer))).waits = True
+        elif moment.kind == "schedule":
+            state = self._of.get(getattr(moment.thing, "optimizer", None))  # type: ignore[arg-type]
+            if state is not None:
+                state.longest, state.since = max(state.longest, state.since), 0
+                state.waits = False
         elif moment.kind == "step" and self._of[moment.thing].looked == _STEPS:
             state = self._of[moment.thing]
             self._moved(state.low or [])
@@ -88,8 +100,10 @@ class Updates(Watcher):
 
     def _judge(self, optimizer: Optimizer, state: _Of, rates: tuple[float, ...]) -> None:
         state.idle = state.idle + 1 if rates and not any(rates) else 0
-        if state.idle == _IDLE:
-            self.training.slip("rate-zero", f"{type(optimizer).__name__} has stepped so {_IDLE} x")
+        state.since += 1
+        enough = _IDLE if state.longest <= 1 else max(_IDLE, _EPOCHS * state.longest)
+        if state.idle == enough and not state.waits:
+            self.training.slip("rate-zero", f"{type(optimizer).__name__} has stepped so {enough} x")
         differ = len(set(state.rates)) > 1 and len(rates) == len(state.rates)
         merged = differ and len(set(rates)) == 1 and any(rates)
         if merged and not state.merged and optimizer not in self._scheduled:

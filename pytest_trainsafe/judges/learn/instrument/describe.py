@@ -171,13 +171,14 @@ class Describer:
         counts the parameters that require no gradient now, but required one when the optimizer was
         made, and were never trained: some methods freeze layers after they were.  If no parameter
         requires a gradient now, it counts all parameters.  "stale" counts the
-        parameters that have no gradient and belong to none of the recorded models.  "ungraded"
-        counts the parameters that require a gradient and have none.
+        parameters that have no gradient and belong to none of the recorded models; where others
+        have one, those that had one before are not counted, as of a task that rests in a step.
+        "ungraded" counts the parameters that require a gradient and have none.
         """
         if optimizer not in self._frozen:
             self.made(optimizer)
         before, graded = self._frozen[optimizer], self._graded.setdefault(optimizer, set())
-        held = trained = frozen = stale = gradients = ungraded = 0
+        held = trained = frozen = stale = resting = gradients = ungraded = 0
         for parameter in _held(optimizer):
             held += 1
             trained += parameter.requires_grad
@@ -188,8 +189,11 @@ class Describer:
                 if parameter.requires_grad:
                     graded.add(id(parameter))
             else:
-                stale += not self._is_known(parameter)
+                unknown = not self._is_known(parameter)
+                stale += unknown
+                resting += unknown and id(parameter) in graded
                 ungraded += parameter.requires_grad
+        stale -= resting if gradients else 0
         rates = (group.get("lr") for group in optimizer.param_groups)
         rests = all(isinstance(rate, int | float) and rate == 0 for rate in rates)
         values["self.has_gradients"] = plain_value(bool, gradients > 0)

@@ -39,6 +39,22 @@ def test_parameters_of_another_model_without_gradients_are_stale() -> None:
     assert found == {"has_gradients": False, "stale": 4, "frozen": 0, "zero_rate": False}
 
 
+@pytest.mark.parametrize(("reset", "stale"), [((1,), 0), ((0, 1), 2)])
+def test_a_parameter_that_rests_in_a_step_is_stale_only_if_all_do(
+    reset: tuple[int, ...], stale: int
+) -> None:
+    """No module that is called has them, such as the weights of losses of several tasks."""
+    weights = [nn.Parameter(torch.ones(())) for _ in range(2)]
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    with observe() as observation:
+        for resting in ((), reset):
+            for number, each in enumerate(weights):
+                each.grad = None if number in resting else torch.ones(())
+            optimizer.step()
+    step = Kept.of(observation.table).called("torch.optim.SGD.step")[-1]
+    assert step.values["self.stale"].plain == stale
+
+
 def test_master_parameters_with_their_own_gradients_are_not_stale() -> None:
     net = Net()
     masters = [each.detach().clone().requires_grad_() for each in net.parameters()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
 from torch import nn
@@ -30,8 +30,26 @@ _EMPTY = 4
 #: So many other scalers of one optimizer were made for each epoch.
 _RENEWED = 2
 
-#: The id and the version of a gradient: both stay while nobody writes to it.
-_Mark = tuple[int, int]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Mark:
+    """A gradient and its version, which stay while nobody writes to it.
+
+    The reference is weak, and not an id: a new gradient may get the id of one that was freed.
+    """
+
+    gradient: ref[torch.Tensor]
+    version: int
+
+    def __eq__(self, other: object) -> bool:
+        # A live tensor has one weak reference, and a dead one shares its own with none.
+        return (
+            isinstance(other, _Mark)
+            and self.gradient is other.gradient
+            and self.version == other.version
+        )
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(slots=True)
@@ -370,7 +388,8 @@ def _marks(optimizer: Optimizer) -> dict[int, _Mark]:
         gradient = parameter.grad
         if gradient is not None:
             # What a DTensor holds is written to, and not the DTensor.
-            found[id(parameter)] = id(gradient), version_of(local_part(gradient, gradient))
+            version = version_of(local_part(gradient, gradient))
+            found[id(parameter)] = _Mark(ref(gradient), version)
     return found
 
 

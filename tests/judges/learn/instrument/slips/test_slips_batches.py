@@ -157,7 +157,8 @@ def test_how_padded_micro_batches_are_weighted(kind: str, slips: list[str]) -> N
                 (loss / 2).backward()
                 if kind == "one by one":
                     optimizer.step()
-            optimizer.step()
+            if kind != "one by one":
+                optimizer.step()
 
     assert slips_of(program) == slips
 

@@ -20,6 +20,11 @@ def net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
 
 
+def gradient(tensor: Tensor) -> Tensor:
+    assert tensor.grad is not None
+    return tensor.grad
+
+
 def batch(rows: int = 24) -> tuple[Tensor, Tensor]:
     x = torch.randn(rows, 6)
     return x, x[:, :3].argmax(1)
@@ -51,7 +56,7 @@ def projected_gradients_of_three_tasks() -> None:
         for task in range(3):
             optimizer.zero_grad()
             F.mse_loss(scores[:, task], x[:, task] * x[:, 3]).backward(retain_graph=True)
-            found.append([p.grad.clone() for p in model.parameters()])
+            found.append([gradient(p).clone() for p in model.parameters()])
         for p, *grads in zip(model.parameters(), *found, strict=True):
             p.grad = torch.stack(grads).mean(0)
         optimizer.step()
@@ -65,8 +70,8 @@ def an_attack_that_clears_the_model() -> None:
         delta = torch.zeros_like(x, requires_grad=True)
         for _ in range(3):
             F.cross_entropy(model(x + delta), y).backward()
-            delta.data += 0.05 * delta.grad.sign()
-            delta.grad.zero_()
+            delta.data += 0.05 * gradient(delta).sign()
+            gradient(delta).zero_()
             model.zero_grad()
         F.cross_entropy(model(x + delta.detach()), y).backward()
         optimizer.step()
@@ -107,7 +112,7 @@ def private_gradients_of_single_examples() -> None:
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for total, p in zip(sums, model.parameters(), strict=True):
-                total += p.grad
+                total += gradient(p)
         for total, p in zip(sums, model.parameters(), strict=True):
             p.grad = (total + 0.1 * torch.randn_like(total)) / 4
         optimizer.step()
@@ -121,7 +126,7 @@ def noise_after_the_clipping() -> None:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for p in model.parameters():
-            p.grad.add_(torch.randn_like(p), alpha=0.01)
+            gradient(p).add_(torch.randn_like(p), alpha=0.01)
         optimizer.step()
 
 
@@ -145,7 +150,7 @@ def rows_that_are_masked_after_the_clipping() -> None:
         optimizer.zero_grad()
         F.cross_entropy(model(tokens), tokens % 4).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        words.weight.grad[:8] = 0
+        gradient(words.weight)[:8] = 0
         optimizer.step()
 
 
@@ -209,9 +214,9 @@ def first_order_meta_learning() -> None:
                 loss.backward()
                 with torch.no_grad():
                     for p in learner.parameters():
-                        p -= 0.1 * p.grad
+                        p.sub_(gradient(p), alpha=0.1)
             for total, p in zip(sums, learner.parameters(), strict=True):
-                total += p.grad / 2
+                total += gradient(p) / 2
         for p, total in zip(meta.parameters(), sums, strict=True):
             p.grad = total
         optimizer.step()

@@ -207,16 +207,22 @@ def folds_that_reset_the_model() -> None:
     model = net(norm=True)
     for _ in range(3):
         for module in model:
-            if hasattr(module, "reset_parameters"):
+            if isinstance(module, nn.Linear | nn.BatchNorm1d):
                 module.reset_parameters()
         trains(model, adam(model))
+
+
+def last(model: nn.Sequential) -> nn.Linear:
+    layer = model[-1]
+    assert isinstance(layer, nn.Linear)
+    return layer
 
 
 def a_last_layer_that_is_reset() -> None:
     model = net()
     optimizer = adam(model)
     trains(model, optimizer)
-    model[-1].reset_parameters()
+    last(model).reset_parameters()
     trains(model, optimizer)
 
 
@@ -229,7 +235,7 @@ def _loaded() -> nn.Sequential:
 
 def a_last_layer_that_is_new_after_the_load() -> None:
     model = _loaded()
-    nn.init.xavier_uniform_(model[-1].weight)
+    nn.init.xavier_uniform_(last(model).weight)
     trains(model, adam(model))
 
 

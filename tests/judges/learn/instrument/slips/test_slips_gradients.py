@@ -300,3 +300,20 @@ def test_a_step_without_new_gradients(wrong: bool) -> None:
             optimizer.zero_grad()
 
     assert slips_of(program) == ["stepped-again"] * wrong
+
+
+def test_a_new_gradient_with_the_id_of_the_one_before_is_another() -> None:
+    """A tensor that is freed leaves its id to the next one."""
+
+    def program() -> None:
+        weight = nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        ids = set()
+        for _ in range(20):
+            (weight * torch.rand(3)).sum().backward()
+            ids.add(id(weight.grad))
+            optimizer.step()
+            optimizer.zero_grad()
+        assert len(ids) < 20
+
+    assert slips_of(program) == []

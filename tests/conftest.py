@@ -63,18 +63,11 @@ STARTS = frozenset(
 )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that start processes, which `make quick` leaves out.
-
-    In workers of pytest-xdist, their files come first: most of these tests take seconds, the others
-    milliseconds, and a long test among the last ones would leave the other workers idle.
-    """
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that start processes, which `make quick` leaves out."""
     for item in items:
         if STARTS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("processes")
-    if hasattr(config, "workerinput"):
-        long = {item.path for item in items if item.get_closest_marker("processes")}
-        items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_collection_finish() -> None:

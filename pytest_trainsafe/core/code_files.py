@@ -89,6 +89,10 @@ def is_installed(file: str) -> bool:
 Owner = Literal["none", "ours", "fixture", "torch", "wrapper", "python", "installed", "project"]
 
 
+#: The name of functions of this package that replace one that the program calls, and call it.
+STANDS_IN = "stands_in"
+
+
 @lru_cache(maxsize=4096)  # names of generated code are not bounded
 def owner_of(file: str) -> Owner:
     """Whose code the `co_filename` of a code object contains.  Resolves no links."""

@@ -14,7 +14,7 @@ from typing import Any
 from pytest_trainsafe.core.point import AxisValue
 
 #: What follows the name of an axis in a name that stands for its size, or for its ranks.
-_ENDS = ("_world_size", "_degree", "_group", "_mesh", "_size")
+_ENDS = tuple(f"_{word}" for word in ("world_size", "degree", "group", "mesh", "size"))
 #: The attributes and methods that give the size of what stands for the ranks of an axis.
 _SIZES = frozenset({"size", "world_size", "degree", "get_world_size"})
 

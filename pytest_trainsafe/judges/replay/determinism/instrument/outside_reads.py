@@ -11,7 +11,7 @@ from collections.abc import Collection
 from types import FrameType
 from typing import Any
 
-from pytest_trainsafe.core.code_files import TORCH, line_of, owner_of
+from pytest_trainsafe.core.code_files import STANDS_IN, TORCH, line_of, owner_of
 from pytest_trainsafe.trace.operators import OutsideRead
 from pytest_trainsafe.trace.writer import RankWriter
 
@@ -53,15 +53,18 @@ def program_frame(
 ) -> FrameType | None:
     """The program's own frame that makes the call in `frame`; None if another's code makes it.
 
-    The program makes the call itself, or through nothing but `torch.random` and the files `through`
-    of the standard library, by default those of `random`, `secrets` and `uuid`.
+    The program makes the call itself, or through nothing but `torch.random`, functions of this
+    package that stand in for what it calls, and the files `through` of the standard library, by
+    default those of `random`, `secrets` and `uuid`.
     """
     while frame is not None:
         file = frame.f_code.co_filename
         owner = owner_of(file)
         if owner == "project":
             return frame
-        passes = owner == "python" and os.path.basename(file) in through
+        passes = (owner == "python" and os.path.basename(file) in through) or (
+            owner == "ours" and frame.f_code.co_name == STANDS_IN
+        )
         if not passes and file != f"{TORCH}random.py":
             return None
         frame = frame.f_back

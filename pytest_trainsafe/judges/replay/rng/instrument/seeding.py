@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_trainsafe.core.code_files import line_of, owner_of
+from pytest_trainsafe.core.code_files import STANDS_IN, line_of, owner_of
 from pytest_trainsafe.core.rank.state import replacing
 from pytest_trainsafe.judges.replay.rng.instrument.functions import wrappers
 from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON, TORCH_CPU
@@ -96,14 +96,15 @@ class Seedings:
 
     def _noting(self, original: Callable[..., Any], key: str, restores: bool) -> Callable[..., Any]:
         @functools.wraps(original)
-        def seeding(*args: Any, **kwargs: Any) -> Any:
+        def stands_in(*args: Any, **kwargs: Any) -> Any:
             made = original(*args, **kwargs)
             if not (self._ended or torch.compiler.is_compiling()):
                 seed = torch.initial_seed() if key == _TORCH else next(iter(args), None)
                 self._note(key, restores, _calling_line(sys._getframe(1)), seed)
             return made
 
-        return seeding
+        assert stands_in.__code__.co_name == STANDS_IN
+        return stands_in
 
     def _note(self, key: str, restores: bool, line: str, seed: object) -> None:
         if not line:

@@ -1,17 +1,16 @@
-"""Proves programs that train by torch's own parallelism, and by DeepSpeed's ZeRO, on exact numbers.
+"""Proves programs that train by torch's own parallelism on exact numbers.
 
 DistributedDataParallel, FSDP2, DTensor's tensor and sequence parallelism, the parallel loss, the
-schedules of torch.distributed.pipelining, torch.optim's optimizers on sharded parameters, and ZeRO
-stages 0 to 3.  Prints a row for each: proved, refuted, or not covered and why.  The programs of
-`outside_programs` are judged with their planted faults too.  A clean program that is refuted, and a
-fault that is proved, are errors of the judge; faults of rounding alone are named as such.
+schedules of torch.distributed.pipelining, and torch.optim's optimizers on sharded parameters.
+Prints a row for each: proved, refuted, or not covered and why.  The programs of `outside_programs`
+are judged with their planted faults too.  A clean program that is refuted, and a fault that is
+proved, are errors of the judge; faults of rounding alone are named as such.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import inspect
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from bench_exact import SMALL, Row, judged_program
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.reference_models import deepspeed_gpt, gpt
+from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.program import Program, resolve
 
@@ -110,12 +109,6 @@ def wanted(quick: bool) -> Iterator[Wanted]:
         point = Point.of({"pp": 2, "vpp": stages} if stages > 1 else {"pp": 2})
         own: dict[str, Any] = {**PIPELINED, "schedule": schedule}
         yield Wanted(f"gpt, {schedule}", resolve(gpt.train), point, own)
-    if importlib.util.find_spec("deepspeed") is not None:
-        small = {"layers": 1, "hidden": 16, "seq_len": 8}
-        for stage in range(4):
-            point = Point.of(dp=2, zero=stage)
-            yield Wanted("DeepSpeed ZeRO", resolve(deepspeed_gpt.train), point, small)
-
     for name in [] if quick else OPTIMIZERS:
         yield Wanted(f"{name}, fsdp", parallel, two, {"way": "fsdp", "optimizer": name})
     yield from _outside(quick)

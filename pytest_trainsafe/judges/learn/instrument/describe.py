@@ -172,7 +172,7 @@ class Describer:
         made, and were never trained: some methods freeze layers after they were.  If no parameter
         requires a gradient now, it counts all parameters.  "stale" counts the
         parameters that have no gradient and belong to none of the recorded models; where others
-        have one, those that had one before are not counted, as of a task that rests in a step.
+        have one, those that had one before are not counted: a step may leave out a task.
         "ungraded" counts the parameters that require a gradient and have none.
         """
         if optimizer not in self._frozen:

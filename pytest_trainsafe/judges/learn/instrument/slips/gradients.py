@@ -42,14 +42,12 @@ class _Mark:
     version: int
 
     def __eq__(self, other: object) -> bool:
-        # A live tensor has one weak reference, and a dead one shares its own with none.
+        # All weak references to a tensor without callbacks are one object while it lives.
         return (
             isinstance(other, _Mark)
             and self.gradient is other.gradient
             and self.version == other.version
         )
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(slots=True)

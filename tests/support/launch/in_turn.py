@@ -80,9 +80,9 @@ def _begin(rank: int, world: int) -> None:
 @contextmanager
 def _restored() -> Iterator[None]:
     """Restores what `install` and the turns change in this process."""
+    ledger.wrap()  # for good, because that happens once; so the values to restore are wrapped ones
     everything = Exchange(parts(Output()))
     before = [part.save() for part in everything._parts]
-    ledger.wrap()  # for good, because that happens once
     owners = [(c10d, "_new_process_group_helper"), (ledger, "_connect")]
     kept = [(owner, name, getattr(owner, name)) for owner, name in owners]
     finders = list(sys.meta_path)

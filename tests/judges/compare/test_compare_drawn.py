@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+import msgspec
 import pytest
 import torch
 
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
+from pytest_trainsafe.judges.compare.explain.drawn import drawn
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.trace.rng.events import DrawEvent, Phase
@@ -111,6 +113,38 @@ def test_streams_of_the_ranks_own_are_not_advised_to_be_seeded_by_the_rank(
     assert found.cause.startswith("use per_example_dropout")
     assert "to the seed" not in found.cause
     assert "second generator" not in found.cause
+
+
+def test_different_masks_for_copies_of_a_tensor_are_led_by_the_seeds(bench: Bench) -> None:
+    found = explained(bench, Point.of(tp=2), DATA, lambda at: [drew(5 + at["tp"], "fc2")])
+
+    assert found is not None
+    assert (found.name, found.axis) == ("masks of copies", "tp")
+    assert "rank 0 from torch cpu, seed 5, and rank 1 from torch cpu, seed 6" in found.text
+    assert "one random state on all ranks of tp" in found.cause
+    assert "per_example_dropout" not in found.cause
+
+
+def test_one_mask_for_copies_of_a_tensor_explains_nothing(bench: Bench) -> None:
+    found = explained(bench, Point.of(tp=2), DATA, lambda at: [drew(5, "fc2")])
+
+    assert found is None or found.name not in ("masks of copies", "same draws", "own draws")
+
+
+@pytest.mark.parametrize("kind", ["activation", "activation_grad"])
+def test_another_mask_in_gradients_alone_is_said_to_be_drawn_in_the_backward(
+    bench: Bench, kind: str
+) -> None:
+    rung = bench.rung(Point.of(tp=2), only(kind, "fc2.output", other, step=0), "float64")
+    comparison = compare(rung)
+    lead = lead_of([f for f in comparison.findings if f.verdict == "fail"])
+    looks = Pattern("other mask", "41 values are zero", cause="of a single device")
+    found = drawn(rung, comparison, msgspec.structs.replace(lead, pattern=looks))
+
+    assert (found is not None) == (kind == "activation_grad")
+    if found is not None:
+        assert (found.name, found.text) == (looks.name, looks.text)
+        assert "the backward masks other elements than the forward did" in found.cause
 
 
 @pytest.mark.parametrize("module", ["", "norm"])

@@ -10,6 +10,8 @@ import itertools
 import math
 from collections.abc import Iterator
 
+import msgspec
+
 from pytest_trainsafe.align.copies import copies, cut_over, neighbours
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Pattern
@@ -38,7 +40,19 @@ def drawn(rung: RungTraces, comparison: Comparison, finding: Finding) -> Pattern
         return _seeded_apart(rung) or _seeded_alike(rung, comparison)
     if where.kind == "activation":
         return _masked(rung.candidate, where)
+    if finding.pattern is not None and finding.pattern.name == "other mask":
+        return _of_the_backward(finding.pattern)
     return None
+
+
+def _of_the_backward(looks: Pattern) -> Pattern:
+    """Another mask in a gradient, where all activations agree: so ranks and seeds are right."""
+    cause = (
+        "the forward agrees, so the backward masks other elements than the forward did. A forward "
+        "that is recomputed must draw what it drew the first time: from the same random state, and "
+        "from a key that does not change between the two"
+    )
+    return msgspec.structs.replace(looks, cause=cause)
 
 
 def _seeded_apart(rung: RungTraces) -> Pattern | None:
@@ -99,14 +113,13 @@ def _seeded_alike(rung: RungTraces, comparison: Comparison) -> Pattern | None:
 
 def _masked(trace: Trace, where: TensorId) -> Pattern | None:
     """The masks of a module's output, which ranks drew from one stream or from their own."""
-    return _of_parts(trace, where) or _of_data(trace, where)
+    return _of_parts(trace, where) or _of_copies(trace, where) or _of_data(trace, where)
 
 
 def _of_parts(trace: Trace, where: TensorId) -> Pattern | None:
     """Ranks drew the same mask for different parts of one tensor, or each one of its own."""
     for axis, one, other in neighbours(trace):
-        event = one.tensors.get(where)
-        if event is None or axis not in cut_over(event, trace.sizes.mesh):
+        if not _is_cut(axis, trace, where, one):
             continue
         here, there = (next(_masks(rank, where), None) for rank in (one, other))
         if here is None or there is None:
@@ -115,6 +128,31 @@ def _of_parts(trace: Trace, where: TensorId) -> Pattern | None:
             what = "different parts of this tensor"
             return _same(axis, one, other, here, what, mask_advice(axis, compared=True, parts=True))
         return _apart(axis, one, other, here, there, by_example(parts=True))
+    return None
+
+
+def _of_copies(trace: Trace, where: TensorId) -> Pattern | None:
+    """Ranks that hold copies of one tensor drew different masks for them."""
+    members = {*trace.sizes.mesh.members("dp")}
+    for axis, one, other in neighbours(trace):
+        held = where in one.tensors and where in other.tensors
+        if axis in members or not held or _is_cut(axis, trace, where, one, other):
+            continue
+        here, there = (next(_masks(rank, where), None) for rank in (one, other))
+        if here is None or there is None or here.before == there.before:
+            continue
+        mine, theirs = sources(here, there)
+        text = (
+            f"ranks {one.rank} and {other.rank} of {axis} hold copies of this tensor and draw "
+            f"different masks for them, at {relative(here.line)}: rank {one.rank} from {mine}, "
+            f"and rank {other.rank} from {theirs}"
+        )
+        cause = (
+            f"the copies of {axis} need one mask: draw it from one random state on all ranks of "
+            f"{axis}"
+        )
+        short = f"ranks of {axis} drew different masks for copies"
+        return Pattern("masks of copies", text, axis, cause, short=short)
     return None
 
 
@@ -134,6 +172,12 @@ def _of_data(trace: Trace, where: TensorId) -> Pattern | None:
         if here is not None and there is not None:
             return _apart(axis, one, other, here, there, by_example())
     return None
+
+
+def _is_cut(axis: str, trace: Trace, where: TensorId, *ranks: RankTrace) -> bool:
+    """Whether a rank holds a part of a tensor that is cut over the ranks of an axis."""
+    events = (rank.tensors.get(where) for rank in ranks)
+    return any(axis in cut_over(event, trace.sizes.mesh) for event in events if event is not None)
 
 
 def _same(

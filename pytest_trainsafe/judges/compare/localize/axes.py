@@ -6,7 +6,7 @@ Called by `judges.compare.localize.search`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_trainsafe.core.mesh.sweep_axes import parallel_axes
 from pytest_trainsafe.core.point import AxisValue, Point
@@ -90,6 +90,10 @@ def necessary_axis(case: Case, axes: list[str], persists: Callable[[Point], bool
         """The axis with the value at which it has no effect, as in `tp=1`."""
         return f"{axis}={trivial(axis, values[axis])}"
 
+    if not gone and (smaller := _at_smaller_point(case, axes, stays, persists)):
+        found, removed = smaller
+        also = f"; at {at(removed)} it is still there"
+        return replace(found, text=found.text + also, stays=(*stays, *found.stays))
     if not gone:
         tried = " and ".join(f"at {at(axis)}" for axis in stays)
         text = f"no single axis: the fault also occurs {tried}" if tried else ""
@@ -103,6 +107,22 @@ def necessary_axis(case: Case, axes: list[str], persists: Callable[[Point], bool
     lacking = " or ".join(f"without {axis}" for axis in gone)
     text = f"{' and '.join(gone)} together: the fault needs {every}; {lacking} it is gone"
     return Tried("", text + _splits(gone, case.point), tuple(stays), tuple(gone))
+
+
+def _at_smaller_point(
+    case: Case, axes: list[str], stays: list[str], persists: Callable[[Point], bool | None]
+) -> tuple[Tried, str] | None:
+    """What is found where an axis is removed without which the fault stays, and that axis.
+
+    An axis that another one needs, as ep needs dp, can be removed only after it.  None if no axis
+    is found so.
+    """
+    left = [axis for axis in axes if axis not in stays]
+    point = without(case, stays[0]) if stays and left else None
+    if point is None:
+        return None
+    found = necessary_axis(replace(case, point=point), left, persists)
+    return (found, stays[0]) if found.axis or found.needs else None
 
 
 def _splits(axes: Iterable[str], point: Point) -> str:

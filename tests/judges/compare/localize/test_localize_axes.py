@@ -49,6 +49,13 @@ def test_no_axis_is_named_for_a_fault_that_occurs_without_each_axis():
     assert text == "no single axis: the fault also occurs at tp=1 and at cp=1"
 
 
+def test_an_axis_that_another_one_needs_is_tried_without_that_one():
+    found = tried(lambda point: point.size("dp") > 1, dp=2, ep=2)
+    assert found.axis == "dp"
+    assert found.text == "dp: at dp=1 the fault is gone; at ep=1 it is still there"
+    assert tried(lambda point: True, dp=2, ep=2).axis == ""
+
+
 def test_the_axes_without_which_a_fault_stays_are_known():
     assert tried(lambda point: point.size("tp") > 1, tp=2, cp=2, dp=2).stays == ("cp", "dp")
     assert tried(lambda point: True, tp=2).stays == ("tp",)

@@ -63,7 +63,8 @@ def source(
     """The lines to look at, the most probable first.
 
     A module has those of its forward, or of its backward if it is wrong and the class defines one.
-    The functions that a place calls follow it, those first whose results its own is made of.
+    The functions that the first place and the code at fault call follow them, those first whose
+    results theirs are made of.
     The first module whose forward is wrong also has those of its constructor, which sets the
     numbers that the forward uses.  `explained` says that annotations are at fault, and no module.
     The note of each place is its clause of the description, and the first note also has the clauses
@@ -111,7 +112,7 @@ def source(
         made.append(code)
         said.add(clause)
         more = beside.setdefault(len(made) - 1, [])
-        if len(made) == 1 or _CALLS.search(clause):
+        if len(made) == 1 or place == at_fault or _CALLS.search(clause):
             more += _called(code, place, methods[0], ran)
         if summed and phase in _OF_REDUCTIONS:
             more += _set_marks(code, place, lead.source if lead is not None else "", ran)

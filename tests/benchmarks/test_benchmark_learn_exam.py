@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.support.end_to_end import inner_pytest
 
 if TYPE_CHECKING:
     from exam_cases import Case
@@ -37,16 +37,26 @@ each_set = pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
 
 Series = dict[str, list[float]]
 
+#: In a process that has imported torch, which takes as long as the training of some sets.
+RUN = """
+import sys, warnings
+
+warnings.simplefilter("ignore")
+sys.path.insert(0, sys.argv.pop(1))
+import exam_run
+
+exam_run.main()
+"""
+
 
 @pytest.fixture(autouse=True)
 def exam(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(FOLDER)
 
 
-def ran(*arguments: str) -> list[list[Series]]:
+def ran(folder: Path, *arguments: str) -> list[list[Series]]:
     """What each rank returned, for each run that `exam_run.py` makes of these arguments."""
-    command = [sys.executable, "-W", "ignore", str(FOLDER / "exam_run.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = inner_pytest.script(RUN, [str(FOLDER), *arguments], folder)
     assert done.returncode == 0, done.stderr
     return [json.loads(line)["ranks"] for line in done.stdout.splitlines()]
 
@@ -78,12 +88,12 @@ def alike(case: Case, healthy: list[Series], faulty: list[Series]) -> list[str]:
     return [f"{case.name}: {case.differs} is the same with and without the mistake"]
 
 
-def judged(number: int, names: tuple[str, ...]) -> list[str]:
+def judged(folder: Path, number: int, names: tuple[str, ...]) -> list[str]:
     """What is wrong with the variants of the named cases of a set, or of all without names."""
     from exam_sets import SETS
 
     cases = [case for case in SETS[number][0] if not names or case.name in names]
-    runs = ran("--set", str(number), "variants", *names)
+    runs = ran(folder, "--set", str(number), "variants", *names)
     assert len(runs) == 2 * len(cases)
     wrong = []
     for case, healthy, faulty in zip(cases, runs[::2], runs[1::2], strict=True):
@@ -149,32 +159,34 @@ def test_a_twin_that_does_not_train_and_a_mistake_without_effect_are_noticed() -
     [(1, SAMPLE), (2, SAMPLE_2), (3, SAMPLE_3), (4, SAMPLE_4), (5, SAMPLE_5)],
 )
 def test_the_variants_of_a_sample_differ_and_its_twins_are_healthy(
-    number: int, names: tuple[str, ...]
+    tmp_path: Path, number: int, names: tuple[str, ...]
 ) -> None:
-    assert judged(number, names) == []
+    assert judged(tmp_path, number, names) == []
 
 
 @each_set
 @pytest.mark.slow
-def test_the_variants_of_all_cases_differ_and_their_twins_are_healthy(number: int) -> None:
-    assert judged(number, ()) == []
+def test_the_variants_of_all_cases_differ_and_their_twins_are_healthy(
+    tmp_path: Path, number: int
+) -> None:
+    assert judged(tmp_path, number, ()) == []
 
 
 @each_set
 @pytest.mark.slow
-def test_twins_are_healthy_with_other_seeds_and_sizes(number: int) -> None:
+def test_twins_are_healthy_with_other_seeds_and_sizes(tmp_path: Path, number: int) -> None:
     from exam_sets import SETS
 
     expected = [case for case in SETS[number][0] for _ in case.own_healthy]
-    found = ran("--set", str(number), "own")
+    found = ran(tmp_path, "--set", str(number), "own")
     runs: list[tuple[Case, Any]] = list(zip(expected, found, strict=True))
     assert [reason for case, ranks in runs for reason in unhealthy(case, ranks)] == []
 
 
 @each_set
 @pytest.mark.slow
-def test_programs_without_a_mistake_train(number: int) -> None:
+def test_programs_without_a_mistake_train(tmp_path: Path, number: int) -> None:
     from exam_sets import SETS
 
-    runs = zip(SETS[number][1], ran("--set", str(number), "others"), strict=True)
+    runs = zip(SETS[number][1], ran(tmp_path, "--set", str(number), "others"), strict=True)
     assert [p.name for p, ranks in runs if not all(falls(rank["loss"]) for rank in ranks)] == []

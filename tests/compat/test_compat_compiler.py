@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.end_to_end import inner_pytest
 
 PRELUDE = """
 import json, sys
@@ -106,14 +108,23 @@ print(json.dumps({
 """
 
 
-def ran(script: str, how: str = "") -> dict[str, Any]:
-    command = [sys.executable, "-W", "ignore", "-c", PRELUDE + script, how]
-    out = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return found
+Ran = Callable[..., Any]
 
 
-def test_training_without_the_compiler_computes_the_same_bits() -> None:
+@pytest.fixture
+def ran(tmp_path: Path) -> Ran:
+    """Runs a script in a process that has imported torch, but not its compiler."""
+
+    def run(script: str, how: str = "") -> Any:
+        quiet = "import warnings; warnings.simplefilter('ignore')\n"
+        done = inner_pytest.script(quiet + PRELUDE + script, [how], tmp_path)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+def test_training_without_the_compiler_computes_the_same_bits(ran: Ran) -> None:
     postponed, plain = ran(TRAINING, "postponed"), ran(TRAINING, "plain")
 
     assert postponed["weights"] == plain["weights"]
@@ -121,7 +132,7 @@ def test_training_without_the_compiler_computes_the_same_bits() -> None:
     assert (postponed["imported"], plain["imported"]) == (False, True)
 
 
-def test_a_program_that_compiles_is_compiled_as_without_postponing() -> None:
+def test_a_program_that_compiles_is_compiled_as_without_postponing(ran: Ran) -> None:
     postponed, plain = ran(COMPILED, "postponed"), ran(COMPILED, "plain")
 
     assert (postponed.pop("before"), plain.pop("before")) == (False, True)
@@ -131,7 +142,7 @@ def test_a_program_that_compiles_is_compiled_as_without_postponing() -> None:
     assert postponed["breaks"]
 
 
-def test_actions_run_when_the_compiler_is_imported_or_at_once_after_that() -> None:
+def test_actions_run_when_the_compiler_is_imported_or_at_once_after_that(ran: Ran) -> None:
     assert ran(ACTIONS) == {
         "first": [],
         "seen": [True, "at once"],
@@ -141,8 +152,7 @@ def test_actions_run_when_the_compiler_is_imported_or_at_once_after_that() -> No
 
 
 @pytest.mark.parametrize("module", ["launch.forkserver.server", "record.program"])
-def test_what_every_rank_imports_does_not_import_the_compiler(module: str) -> None:
+def test_what_every_rank_imports_does_not_import_the_compiler(ran: Ran, module: str) -> None:
     script = f"import pytest_trainsafe.{module}\nprint(json.dumps([imported()]))"
 
-    found: object = ran(script)
-    assert found == [False]
+    assert ran(script) == [False]

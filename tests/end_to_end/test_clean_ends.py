@@ -43,7 +43,7 @@ TESTS = """
 import model, pytest
 from pytest_trainsafe import assert_trainsafe
 
-# With and without data loader workers, in different workers of pytest-xdist.
+# With and without data loader workers, in different workers of pytest-xdist if there are two.
 @pytest.mark.trainsafe(model.train, dp=[1])
 def test_trained(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
@@ -107,16 +107,17 @@ def ours(temporary: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("number", "options"),
+    ("number", "workers"),
     [
-        (signal.SIGKILL, ("-n", "2")),
-        pytest.param(signal.SIGKILL, (), marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, ("-n", "2"), marks=pytest.mark.slow),
-        pytest.param(signal.SIGINT, ("-n", "2"), marks=pytest.mark.slow),
+        (signal.SIGKILL, 1),
+        pytest.param(signal.SIGKILL, 0, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, 2, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 2, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 2, marks=pytest.mark.slow),
     ],
 )
 def test_nothing_of_an_ended_run_outlives_the_start_of_the_next(
-    tmp_path: Path, temporary: Path, number: signal.Signals, options: tuple[str, ...]
+    tmp_path: Path, temporary: Path, number: signal.Signals, workers: int
 ) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "test_run.py").write_text(TESTS)
@@ -124,8 +125,9 @@ def test_nothing_of_an_ended_run_outlives_the_start_of_the_next(
     os.mkfifo(tmp_path / "started")
     pipe = os.open(tmp_path / "started", os.O_RDWR)
     pids: list[bytes] = []
+    options = ("-n", str(workers)) if workers else ()
     with running(tmp_path, temporary, "test_run.py", *options) as ended:
-        while len(pids) < (2 if options else 1):
+        while len(pids) < max(1, workers):
             assert select.select([pipe], [], [], 100)[0], "no rank has started"
             pids += os.read(pipe, 4096).split()
         ranks = [os.pidfd_open(int(pid)) for pid in pids]

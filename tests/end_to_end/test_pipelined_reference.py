@@ -24,7 +24,7 @@ def test_a_correct_tp_candidate_passes_against_a_pipeline_parallel_reference(
     assert reference_trace.at("float64").ranks[1].events_of(Cast) == []
 
 
-@pytest.mark.trainsafe(gpt.train, tp=2, sp=True, args=SMALL, reference=PIPELINE)
+@pytest.mark.trainsafe(gpt.train, tp=2, sp=True, args=SMALL, reference=PIPELINE, dtype=["float64"])
 def test_collectives_and_point_to_point_calls_of_every_rank_are_recorded(
     candidate_trace, reference_trace
 ):
@@ -55,6 +55,7 @@ def test_collectives_and_point_to_point_calls_of_every_rank_are_recorded(
     args=SMALL,
     candidate_args={"bug": "sp-layernorm-grads"},
     reference=PIPELINE,
+    dtype=["float64"],
 )
 def test_a_planted_bug_is_located_against_a_pipeline_parallel_reference(
     candidate_trace, reference_trace, localizing

@@ -21,15 +21,18 @@ from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.reference_models import gpt
 
 assert find_spec("pytest_trainsafe.judges.WING") is None
-BUG = {"bug": "sp-layernorm-grads"}
+SMALL = {"layers": 1, "steps": 1}
+BUG = {**SMALL, "bug": "sp-layernorm-grads"}
 
 
-@pytest.mark.trainsafe(gpt.train, tp=2, dtype=["float64"])
+@pytest.mark.trainsafe(gpt.train, tp=2, dtype=["float64"], args=SMALL)
 def test_gpt(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
-@pytest.mark.trainsafe(gpt.train, tp=2, sp=True, dtype=["float64"], candidate_args=BUG)
+@pytest.mark.trainsafe(
+    gpt.train, tp=2, sp=True, dtype=["float64"], args=SMALL, candidate_args=BUG
+)
 def test_gpt_with_a_bug(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 """

@@ -10,6 +10,9 @@ from pytest_trainsafe.core.pages import page
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "own_model"
 QUICK = ("--trainsafe-dtype", "float64", "--trainsafe-localize", "off")
 
+#: By default torchrun starts a script, which takes seconds of CPU.
+FORKED = ("--trainsafe-launcher", "warm")
+
 
 def test_a_clean_program_lacks_nothing_and_its_test_passes(folder, own_model, first, rows_of):
     shutil.copy(EXAMPLE / "layouts.yaml", own_model)
@@ -258,7 +261,7 @@ def test_a_program_that_does_not_train_is_said_to_and_nothing_is_written(
 def test_a_script_without_steps_is_told_how_to_get_a_context(folder, first):
     folder.makepyfile(pretrain="def train(ctx):\n    pass\n")
 
-    result = first("pretrain.py")
+    result = first("pretrain.py", *FORKED)
 
     text = " ".join(result.stdout.str().split())
     assert result.ret == 1
@@ -273,7 +276,7 @@ def test_a_function_of_a_file_in_a_package_is_named_from_above_the_package(folde
     (package / "__init__.py").touch()
     (package / "pretrain.py").write_text("def train(ctx):\n    pass\n")
 
-    text = " ".join(first("src/tpblock/pretrain.py").stdout.str().split())
+    text = " ".join(first("src/tpblock/pretrain.py", *FORKED).stdout.str().split())
 
     assert "to train a function of this file, give tpblock.pretrain:FUNCTION instead" in text
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pytest_trainsafe.launch import GroupFailure, GroupResult, Launcher
+from pytest_trainsafe.launch import Launcher
 from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher
 from tests.support.launch.fault_catalogue import DOCS, FAULTS, Fault, written
-from tests.support.launch.fault_checks import check, name, run
+from tests.support.launch.fault_checks import all_at_once, check, name, run
 
 QUICK = [fault for fault in FAULTS if fault.ends == "at once" or "lose" in fault.program]
 #: Their ranks wait and use no CPU, so that all groups may run at once.
@@ -26,34 +24,19 @@ def test_a_rank_that_fails_is_named_at_once(fault: Fault, warm: Launcher, tmp_pa
     check(fault, run(fault, warm, tmp_path), "warm", tmp_path)
 
 
-def all_at_once(
-    faults: list[Fault], launcher: str, start: Callable[[Fault, Path], GroupResult], folder: Path
-) -> list[str]:
-    """Run the rows at the same time, and return what is wrong with each."""
-    with ThreadPoolExecutor(len(faults)) as pool:
-        folders = [folder / str(number) for number in range(len(faults))]
-        results = list(pool.map(start, faults, folders))
-    wrong = []
-    for fault, result, own in zip(faults, results, folders, strict=True):
-        try:
-            check(fault, result, launcher, own)
-        except (AssertionError, GroupFailure, pytest.fail.Exception) as error:
-            wrong.append(f"{fault.fault}: {error}")
-    return wrong
-
-
 def test_hanging_groups_are_ended_and_slow_groups_are_not(warm: Launcher, tmp_path: Path) -> None:
-    wrong = all_at_once(SLOW, "warm", lambda fault, own: run(fault, warm, own), tmp_path)
+    wrong = all_at_once([(fault, warm, "warm") for fault in SLOW], tmp_path)
     assert not wrong, "\n".join(wrong)
 
 
 def test_faults_are_also_reported_under_torchrun(tmp_path: Path) -> None:
-    def start(fault: Fault, folder: Path) -> GroupResult:
-        if fault.program == "signal_reaper":  # torchrun's agent is a process in between
-            fault = replace(fault, args=(*fault.args, 2))
-        return run(fault, TorchrunLauncher(grace=2.0), folder)
-
-    wrong = all_at_once(TORCHRUN, "torchrun", start, tmp_path)
+    launcher = TorchrunLauncher(grace=2.0)
+    # torchrun's agent is a process in between
+    rows = [
+        replace(fault, args=(*fault.args, 2)) if fault.program == "signal_reaper" else fault
+        for fault in TORCHRUN
+    ]
+    wrong = all_at_once([(fault, launcher, "torchrun") for fault in rows], tmp_path)
     assert not wrong, "\n".join(wrong)
 
 

@@ -33,10 +33,10 @@ def test_an_agent_that_is_suspended_while_ranks_need_it_is_named(tmp_path: Path)
 
 
 def test_an_agent_that_is_suspended_when_the_ranks_are_done_is_resumed(tmp_path: Path) -> None:
-    task = Task.of(fault_programs.stop_agent, False, world_size=2)
+    task = Task.of(fault_programs.stop_agent, False, world_size=1)
 
     result = TorchrunLauncher(grace=2.0).run(task, timeout=100, workdir=tmp_path)
 
     raise_for_failure(result)
-    assert result.values == ["done", "done"]
+    assert result.values == ["done"]
     assert result.seconds < 60

@@ -212,16 +212,20 @@ LINES = {
 }
 
 
-# One worker: each has its own import of torch.
-@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+# One worker, with its own import of torch, sends one failure of each kind.
+SENT = ("-n", "1", "-k", "faultnone or faultsum or faultraises or arguments or own")
+
+
+@pytest.mark.parametrize(("options", "failed"), [((), 7), (SENT, 4)], ids=["here", "worker"])
 def test_terminal_junit_file_and_annotations_have_the_same_line(
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
     without_hypothesis: None,
     shared_fork_server: None,
-    workers: tuple[str, ...],
+    options: tuple[str, ...],
+    failed: int,
 ) -> None:
-    if workers:
+    if options:
         pytest.importorskip("xdist")
     pytester.makepyfile(model=MODEL, test_run=TESTS)
     # pytest repeats whole messages on CI, and cuts lines to the width of a terminal elsewhere.
@@ -229,10 +233,10 @@ def test_terminal_junit_file_and_annotations_have_the_same_line(
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
 
     result = pytester.runpytest_inprocess(
-        "--trainsafe-localize=off", "--junitxml=out.xml", *workers
+        "--trainsafe-localize=off", "--junitxml=out.xml", *options
     )
 
-    result.assert_outcomes(passed=1, failed=7)
+    result.assert_outcomes(passed=1, failed=failed)
     begin = "FAILED test_run.py::"
     listed = [line.removeprefix(begin) for line in result.outlines if line.startswith(begin)]
     terminal = dict(line.split(" - ", 1) for line in listed)
@@ -242,15 +246,17 @@ def test_terminal_junit_file_and_annotations_have_the_same_line(
         if (failure := case.find("failure")) is not None
     }
     titles = [line for line in result.outlines if line.startswith("::error ")]
-    for test, line in LINES.items():
-        assert terminal[test].startswith(line)
+    assert len(cases) == failed
+    for test in LINES.keys() & cases.keys():
+        assert terminal[test].startswith(LINES[test])
         assert cases[test] == terminal[test]
     for line in (LINES["test_it[dp2-faultsum-float64]"], "ArgumentError: candidate_trace.at takes"):
         escaped = line.replace(":", "%3A").replace(",", "%2C")
         assert any(f"title=trainsafe%3A model.train%3A {escaped}" in title for title in titles)
     assert terminal["test_own"].startswith("AssertionError: assert PosixPath(")
-    # A mismatch has the line of the call that the other ranks did not make.
-    late = 1 + MODEL.strip().splitlines().index("        torch.distributed.barrier()")
-    result.stdout.fnmatch_lines([f"   look at   model.py:{late}"])
+    if not options:
+        # A mismatch has the line of the call that the other ranks did not make.
+        late = 1 + MODEL.strip().splitlines().index("        torch.distributed.barrier()")
+        result.stdout.fnmatch_lines([f"   look at   model.py:{late}"])
     # The report is as it was.
     result.stdout.fnmatch_lines(["E  *TrainsafeFailure: trainsafe: model.train at dp=2 * differs*"])

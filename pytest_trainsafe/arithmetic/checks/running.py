@@ -32,7 +32,7 @@ def natively(run: Operator, example: Call) -> tuple[Any, Call]:
     The arguments stand for the result of an operator that returns nothing.
     """
     given = copied(example, torch.Tensor.clone)
-    torch.manual_seed(0)
+    _seed()
     result = run(*given.args, **given.kwargs)
     return (tensors(given.args) if result is None else result), given
 
@@ -50,7 +50,7 @@ def on_numbers(
     for each in tree_leaves((given.args, given.kwargs)):
         if isinstance(each, torch.Tensor) and each.is_floating_point():
             mode.note(each)
-    torch.manual_seed(0)
+    _seed()
     with mode:
         result = run(*given.args, **given.kwargs)
     if met is not None:
@@ -63,6 +63,12 @@ def exactly(run: Operator, example: Call, entries: Entries, seed: int = 0) -> tu
     doubles = Doubles()
     on_numbers(run, example, doubles, entries)
     return on_numbers(run, example, Residues(seed, doubles.decisions.replay()), entries)
+
+
+def _seed() -> None:
+    # `torch.manual_seed` would also format the stack for each kind of accelerator that is not in
+    # use, which takes longer than the operator.
+    torch.default_generator.manual_seed(0)
 
 
 def copied(example: Call, copy: Callable[[torch.Tensor], torch.Tensor]) -> Call:

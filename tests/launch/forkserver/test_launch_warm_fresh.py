@@ -14,10 +14,10 @@ from pytest_trainsafe.launch import (
     Task,
     TorchrunLauncher,
     WarmLauncher,
+    WarmServer,
     raise_for_failure,
 )
 from tests.support.launch import warm_programs
-from tests.support.launch.programs import every_collective
 
 
 def run(launcher: Any, program: Any, folder: Path, world: int = 2, **options: Any) -> GroupResult:
@@ -44,14 +44,25 @@ def test_unseeded_random_numbers_differ_between_ranks_and_groups(
     assert first == second
 
 
+@pytest.fixture(scope="module")
+def groups(
+    warm_server: WarmServer, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[GroupResult, GroupResult]:
+    """A forked group and one of torchrun, whose ranks note their state and use every collective."""
+    environ = {"TORCH_DISTRIBUTED_DEBUG": "INFO", "TORCH_LOGS": "dynamo"}
+    program, folder = warm_programs.state_before_collectives, tmp_path_factory.mktemp("fresh")
+    task: dict[str, Any] = {"env": environ, "threads": 2, "world": 4}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SET_AFTER_THE_SERVER_STARTED", "ü")
+        forked = run(WarmLauncher(warm_server.address, grace=2.0), program, folder, **task)
+        execed = run(TorchrunLauncher(), program, folder, **task)
+    return forked, execed
+
+
 def test_a_forked_rank_has_the_process_state_that_torchrun_gives(
-    warm: WarmLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    groups: tuple[GroupResult, GroupResult],
 ) -> None:
-    monkeypatch.setenv("SET_AFTER_THE_SERVER_STARTED", "ü")
-    environ = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_LOGS": "dynamo"}
-    task: dict[str, Any] = {"env": environ, "threads": 2}
-    forked = run(warm, warm_programs.process_state, tmp_path, **task).values
-    execed = run(TorchrunLauncher(), warm_programs.process_state, tmp_path, **task).values
+    forked, execed = (group.values for group in groups)
     for here, there in zip(forked, execed, strict=True):
         ours, theirs = here.pop("environ"), there.pop("environ")
         # differ between groups: the run id, the port of the store, a file
@@ -63,17 +74,16 @@ def test_a_forked_rank_has_the_process_state_that_torchrun_gives(
         assert ours == theirs
         assert here == there
     assert forked[0]["threads"] == 2
-    assert forked[0]["debug"] == "DebugLevel.DETAIL"
+    assert forked[0]["debug"] == "DebugLevel.INFO"
     assert forked[0]["log level"] == logging.INFO
 
 
 def test_ledgers_of_forked_ranks_equal_those_under_torchrun(
-    warm: WarmLauncher, tmp_path: Path
+    groups: tuple[GroupResult, GroupResult],
 ) -> None:
     """Also for calls from preloaded modules, which imported the functions before the fork."""
     ledgers = []
-    for launcher in (warm, TorchrunLauncher()):
-        result = run(launcher, every_collective, tmp_path, world=4)
+    for result in groups:
         raise_for_failure(result)
         ledgers.append([(rank.folder / "ledger.jsonl").read_text() for rank in result.ranks])
     assert ledgers[0] == ledgers[1]

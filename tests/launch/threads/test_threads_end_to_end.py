@@ -11,23 +11,27 @@ import pytest
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.reference_models import gpt
 
+SMALL = {"layers": 1, "steps": 1}
 
-@pytest.mark.trainsafe(gpt.train, tp=2, cp=2)
+
+@pytest.mark.trainsafe(gpt.train, tp=2, cp=2, args=SMALL)
 def test_tensor_and_context_parallel(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
-@pytest.mark.trainsafe(gpt.train, dp=2, zero=1)
+@pytest.mark.trainsafe(gpt.train, dp=2, zero=1, args={"layers": 1})
 def test_sharded_optimizer(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
-@pytest.mark.trainsafe(gpt.train, pp=2, vpp=2, args={"layers": 4})
+@pytest.mark.trainsafe(gpt.train, pp=2, vpp=2, args={"layers": 4, "steps": 1})
 def test_interleaved_pipeline(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
-@pytest.mark.trainsafe(gpt.train, candidate_args={"bug": "sp-layernorm-grads"}, tp=2, sp=True)
+@pytest.mark.trainsafe(
+    gpt.train, args=SMALL, candidate_args={**SMALL, "bug": "sp-layernorm-grads"}, tp=2, sp=True
+)
 def test_planted_bug(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 

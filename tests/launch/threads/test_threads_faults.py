@@ -11,13 +11,20 @@ from pytest_trainsafe.launch import GroupResult, Task, ThreadsLauncher, WarmServ
 from pytest_trainsafe.launch.forkserver.start import status
 from tests.support.launch import programs
 from tests.support.launch.fault_catalogue import FAULTS, Fault
-from tests.support.launch.fault_checks import check, left_behind, name, run
+from tests.support.launch.fault_checks import all_at_once, check, left_behind, name, run
 
 #: What happens to a process happens to all ranks of it, and only the thread of a rank may send.
 OTHERWISE = ("hold_the_gil", "send_from_a_thread", "stop_and_continue")
 SUSPENDED = [fault for fault in FAULTS if fault.ends == "after seconds" and not fault.says]
 
 ROWS = [each for each in FAULTS if each.program not in OTHERWISE and each not in SUSPENDED]
+#: Their ranks wait for seconds and use no CPU, so that all groups may run at once.
+SLOW = [
+    each
+    for each in FAULTS
+    if each in ROWS
+    and (each.ends == "timeout" or "slow" in each.program or each.args == ("is killed",))
+]
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +33,7 @@ def ready(warm_server: WarmServer) -> None:
     status(warm_server.address)
 
 
-@pytest.mark.parametrize("fault", ROWS, ids=name)
+@pytest.mark.parametrize("fault", [each for each in ROWS if each not in SLOW], ids=name)
 def test_a_fault_is_named(fault: Fault, threads: ThreadsLauncher, tmp_path: Path) -> None:
     """In the words that are used for processes."""
     result = run(fault, threads, tmp_path)
@@ -35,6 +42,15 @@ def test_a_fault_is_named(fault: Fault, threads: ThreadsLauncher, tmp_path: Path
         # Processes must be idle for three seconds before anybody compares their calls.
         assert result.stuck
         assert result.seconds < 3
+
+
+def test_hanging_groups_are_ended_and_slow_groups_are_not(
+    threads: ThreadsLauncher, tmp_path: Path
+) -> None:
+    """Also one whose data loader torch looks after every five seconds."""
+    assert {fault.ends for fault in SLOW} == {"at once", "timeout", "normally"}
+    wrong = all_at_once([(fault, threads, "threads") for fault in SLOW], tmp_path)
+    assert not wrong, "\n".join(wrong)
 
 
 def run_threads(

@@ -83,9 +83,10 @@ def test_without_the_option_nothing_is_written_collected_or_imported(judging) ->
     assert (judging.path / "modules.txt").read_text() == ""
 
 
-@pytest.mark.parametrize("options", [[], ["-n", "2"]])
+@pytest.mark.usefixtures("_torch")
+@pytest.mark.parametrize("options", [[], ["-n", "1"]])
 def test_sections_reach_the_page_also_from_workers(judging, options: list[str]) -> None:
-    result = judging.runpytest_subprocess("--trainsafe-report=out", *options)
+    result = judging.runpytest_inprocess("--trainsafe-report=out", *options)
 
     result.assert_outcomes(passed=3, failed=2)
     assert result.stdout.str().count("page: out/index.html") == 1
@@ -102,10 +103,11 @@ def test_sections_reach_the_page_also_from_workers(judging, options: list[str]) 
     assert "value 8 <b>" not in (judging.path / "out" / "index.html").read_text()
 
 
+@pytest.mark.usefixtures("_torch")
 def test_a_merge_of_shards_is_the_page_of_one_run(judging, monkeypatch) -> None:
-    judging.runpytest_subprocess("--trainsafe-report=whole")
+    judging.runpytest_inprocess("--trainsafe-report=whole")
     for shard in (1, 2):
-        judging.runpytest_subprocess(f"--trainsafe-report=s{shard}", f"--trainsafe-shard={shard}/2")
+        judging.runpytest_inprocess(f"--trainsafe-report=s{shard}", f"--trainsafe-shard={shard}/2")
     monkeypatch.chdir(judging.path)
 
     assert main(["report", "merge", "s1", "s2", "--output", "merged"]) == 0
@@ -233,9 +235,10 @@ def test_odd(kind):
 """
 
 
+@pytest.mark.usefixtures("_torch")
 def test_what_a_judge_cannot_show_changes_no_verdict(judging) -> None:
     judging.makepyfile(test_judging=ODD)
-    judging.runpytest_subprocess("--trainsafe-report=out").assert_outcomes(passed=3)
+    judging.runpytest_inprocess("--trainsafe-report=out").assert_outcomes(passed=3)
 
     sections = {
         nodeid.partition("[")[2].rstrip("]"): entry["sections"][0]

@@ -1,4 +1,4 @@
-"""Runs pytest on a written test file in a separate process, as a user would.
+"""Runs pytest on a written test file, or a script, in a separate process, as a user would.
 
 Most of these processes are forked from one that has imported torch and pytest, which takes as long
 as what many of them test.
@@ -10,10 +10,11 @@ import atexit
 import multiprocessing
 import os
 import re
+import runpy
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -48,9 +49,22 @@ def forked(
     arguments: list[str], folder: Path, umask: int | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run pytest with these arguments in a forked process in a folder; its output is captured."""
+    return _forked(_pytest, arguments, folder, umask)
+
+
+def script(source: str, arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a forked process, in which torch is imported; its output is captured."""
+    file = folder / "inner_script.py"
+    file.write_text(source)
+    return _forked(_script, [str(file), *arguments], folder, None)
+
+
+def _forked(
+    target: Callable[[list[str]], object], arguments: list[str], folder: Path, umask: int | None
+) -> subprocess.CompletedProcess[str]:
     out, err = folder.with_name(f"{folder.name}.out"), folder.with_name(f"{folder.name}.err")
     process = _FORKED.Process(
-        target=_pytest, args=(arguments, folder, dict(os.environ), out, err, umask)
+        target=_run, args=(target, arguments, folder, dict(os.environ), out, err, umask)
     )
     process.start()
     process.join(600)
@@ -73,7 +87,8 @@ def run_in(project: pytest.Pytester, *options: str) -> pytest.RunResult:
     return pytest.RunResult(done.returncode, *lines, time.perf_counter() - begun)
 
 
-def _pytest(
+def _run(
+    target: Callable[[list[str]], object],
     arguments: list[str],
     folder: Path,
     environ: Mapping[str, str],
@@ -81,7 +96,7 @@ def _pytest(
     err: Path,
     umask: int | None,
 ) -> None:
-    """What a forked process does: `python -m pytest` with these arguments, in a folder."""
+    """What a forked process does: it calls the target in a folder, and ends with its result."""
     for fd, file in ((1, out), (2, err)):
         with file.open("w") as opened:
             os.dup2(opened.fileno(), fd)
@@ -92,11 +107,23 @@ def _pytest(
     os.chdir(folder)
     searched = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:0] = [str(folder), *(each for each in searched if each not in sys.path)]
-    sys.argv = [pytest.__file__, *arguments]
-    code = pytest.main(arguments)
+    code = target(arguments)
     # multiprocessing ends its processes without them.
     atexit._run_exitfuncs()
-    sys.exit(code)
+    sys.exit(code)  # type: ignore[arg-type]
+
+
+def _pytest(arguments: list[str]) -> object:
+    """`python -m pytest` with these arguments; returns the exit code."""
+    sys.argv = [pytest.__file__, *arguments]
+    return pytest.main(arguments)
+
+
+def _script(arguments: list[str]) -> object:
+    """`python` with these arguments, the first of which is a file; returns the exit code."""
+    sys.argv = arguments
+    runpy.run_path(arguments[0], run_name=Path(arguments[0]).stem)
+    return 0
 
 
 def captured(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

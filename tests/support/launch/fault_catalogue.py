@@ -58,7 +58,6 @@ FAULTS = [
         "send_signal",
         (int(signal.SIGRTMIN) + 6,),
         "rank 1 of 2 was killed by SIGRTMIN+6 (signal 40)",
-        torchrun=True,
     ),
     Fault(
         "an access to an invalid address",

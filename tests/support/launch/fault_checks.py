@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -54,6 +56,20 @@ def check(fault: Fault, result: GroupResult, launcher: str, folder: Path) -> Non
         if fault.ends != "timeout":
             assert result.seconds < LONG / 2
     assert left_behind(folder) == []
+
+
+def all_at_once(rows: Iterable[tuple[Fault, Launcher, str]], folder: Path) -> list[str]:
+    """Run rows at the same time, each with a launcher of this name; what is wrong with each."""
+    numbered = [(*row, folder / str(number)) for number, row in enumerate(rows)]
+    with ThreadPoolExecutor(len(numbered)) as pool:
+        results = list(pool.map(lambda row: run(row[0], row[1], row[3]), numbered))
+    wrong = []
+    for (fault, _, launcher, own), result in zip(numbered, results, strict=True):
+        try:
+            check(fault, result, launcher, own)
+        except (AssertionError, GroupFailure, pytest.fail.Exception) as error:
+            wrong.append(f"{fault.fault}, under {launcher}: {error}")
+    return wrong
 
 
 def left_behind(folder: Path) -> list[str]:

@@ -181,10 +181,10 @@ def signal_reaper(number: int, generations: int = 1) -> float:
 
 
 def stop_agent(needed: bool) -> str:
-    """Rank 1 suspends its parent; a new group needs the store, which torchrun's agent has."""
+    """The last rank suspends its parent, torchrun's agent; a new group needs the agent's store."""
     rank = join()
     wait()  # until then, a rank needs the store to find the other
-    if rank == 1:
+    if rank == dist.get_world_size() - 1:
         os.kill(os.getppid(), signal.SIGSTOP)
     wait()
     if needed:

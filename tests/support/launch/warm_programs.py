@@ -15,6 +15,8 @@ import numpy
 import torch
 from torch._C._distributed_c10d import get_debug_level
 
+from tests.support.launch.programs import every_collective
+
 state: list[str] = []
 
 
@@ -78,6 +80,13 @@ def process_state() -> dict[str, Any]:
         "tasks": len(os.listdir("/proc/self/task")),
         "main": sys.modules["__main__"].__name__,
     }
+
+
+def state_before_collectives() -> dict[str, Any]:
+    """What `process_state` finds in a process that then uses every collective; four ranks."""
+    found = process_state()
+    every_collective()
+    return found
 
 
 def _open(fd: str) -> bool:

@@ -7,9 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from pytest_trainsafe.align.calls import renumbered
+from pytest_trainsafe.fixtures.core import get_session
 from pytest_trainsafe.judges.compare.localize.budget import Deadline
 from pytest_trainsafe.judges.compare.localize.search import Search
 from pytest_trainsafe.judges.compare.rung import RungTraces
+
+
+@pytest.fixture(autouse=True)
+def _in_turn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are threads of one process: these programs are so small that processes cost more."""
+    monkeypatch.setattr(get_session(request).groups.launchers, "choice", "threads")
 
 
 @pytest.fixture

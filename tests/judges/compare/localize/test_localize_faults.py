@@ -7,7 +7,7 @@ import pytest
 from tests.support.localize.stack_program import FAULTS, train
 
 
-@pytest.mark.trainsafe(train, tp=2, dp=2, bug=list(FAULTS))
+@pytest.mark.trainsafe(train, tp=2, dp=2, bug=list(FAULTS), dtype=["float64"])
 def test_a_planted_fault_is_located(trainsafe, search):
     bug = str(trainsafe.point.get("bug", ""))
     found = search()

@@ -21,7 +21,7 @@ def failure(candidate, reference):
     return " ".join(str(raised.value).split())
 
 
-@pytest.mark.trainsafe(train, tp=2, candidate_args={"bug": "between"})
+@pytest.mark.trainsafe(train, tp=2, candidate_args={"bug": "between"}, dtype=["float64"])
 def test_the_report_names_module_axis_and_line(candidate_trace, reference_trace, published):
     text = failure(candidate_trace, reference_trace)
 
@@ -32,7 +32,7 @@ def test_the_report_names_module_axis_and_line(candidate_trace, reference_trace,
     assert summary["seconds"]["localize"] > 0
 
 
-@pytest.mark.trainsafe(train, tp=2, candidate_args={"bug": "between"})
+@pytest.mark.trainsafe(train, tp=2, candidate_args={"bug": "between"}, dtype=["float64"])
 def test_the_report_says_that_the_process_has_used_its_time_for_localisation(
     candidate_trace, reference_trace, localizing
 ):
@@ -73,7 +73,7 @@ def test_a_second_failure_of_a_family_refers_to_the_first_localisation(
     assert localizing.spent == spent
 
 
-@pytest.mark.trainsafe(train, dp=2, candidate_args={"bug": "unreduced"})
+@pytest.mark.trainsafe(train, dp=2, candidate_args={"bug": "unreduced"}, dtype=["float64"])
 def test_the_report_says_that_no_activations_were_recorded(
     trainsafe, candidate_trace, reference_trace
 ):
@@ -85,7 +85,9 @@ def test_the_report_says_that_no_activations_were_recorded(
     assert "not localised no activations were recorded" in text
 
 
-@pytest.mark.trainsafe(pipeline_program.train, pp=2, candidate_args={"bug": "handed back"})
+@pytest.mark.trainsafe(
+    pipeline_program.train, pp=2, candidate_args={"bug": "handed back"}, dtype=["float64"]
+)
 def test_the_pp_rank_that_receives_a_wrong_tensor_is_named(candidate_trace, reference_trace):
     text = failure(candidate_trace, reference_trace)
 

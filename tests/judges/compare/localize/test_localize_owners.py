@@ -30,7 +30,7 @@ def wrong_in(kind: str, path: str, folder: Path, point: Point | None = None) -> 
     return rung(folder, point or Point.of(tp=2), double, limit=0)
 
 
-@pytest.mark.trainsafe(train, tp=2, bug="between backward")
+@pytest.mark.trainsafe(train, tp=2, bug="between backward", dtype=["float64"])
 def test_a_wrong_backward_names_the_backward_of_the_functions_that_its_module_applies(
     trainsafe, search
 ):

@@ -154,6 +154,7 @@ def _own_classes() -> list[type]:
     return list(dict.fromkeys(found))
 
 
+@functools.cache
 def _is_of_library(name: str, file: str, libraries: tuple[str, ...]) -> bool:
     top, _, rest = name.partition(".")
     if top == _OWN:

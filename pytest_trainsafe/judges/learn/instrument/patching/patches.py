@@ -144,7 +144,11 @@ class Patches:
         for module_name, module in list(sys.modules.items()):
             if module_name.startswith(_INTERNAL):
                 continue
-            for name, value in list(getattr(module, "__dict__", {}).items()):
+            names = getattr(module, "__dict__", {})
+            # The modules have some 90 000 names together, and few have one of these functions.
+            if functions.keys().isdisjoint(map(id, list(names.values()))):
+                continue
+            for name, value in list(names.items()):
                 known = functions.get(id(value))
                 if known is not None and known[0] is value:
                     self._exchange(module, name, *known)

@@ -140,15 +140,18 @@ def without_hypothesis(pytester, monkeypatch):
 def _torch() -> None:
     """Import torch and the judges before `pytester`, which forgets the imports of a test.
 
-    A second import of torch crashes, and one of the judges takes half a second.
+    A second import of torch crashes, one of the judges takes half a second, and semantics are
+    registered once.
     """
     import torch  # noqa: F401
 
     from pytest_trainsafe import assertions  # noqa: F401
+    from pytest_trainsafe.arithmetic.table import table
     from pytest_trainsafe.judges.registry import judges
     from pytest_trainsafe.report.run import failing  # noqa: F401
 
     judges(())
+    table()
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from msgspec import structs
+
 from pytest_trainsafe.arithmetic import ExactError
 from pytest_trainsafe.arithmetic.packing import error_bound
 from pytest_trainsafe.core.finding import Finding, Located
@@ -120,7 +122,8 @@ def explained(
     """What exact numbers say of the tensor that is wrong first at another rung, `lead`.
 
     They show a factor or a sum without rounding; or that the two sides compute the same function,
-    and so differ by rounding, a cast or random numbers.  None if the program does not run on them.
+    and so differ by what exact numbers do not have.  The place is that of `lead`, which is known
+    better.  None if the program does not run on them.
     """
     try:
         compared = _Proof(case, runs, options, (), {}).compared(RUNG)
@@ -129,7 +132,8 @@ def explained(
     if compared.verdict == "pass":
         text = (
             "on exact numbers the two sides compute the same function, so they differ by rounding, "
-            "a cast to another dtype, or random numbers"
+            "a cast to another dtype, random numbers, or the moment at which an asynchronous "
+            "collective completes"
         )
         same = Finding(
             verdict="pass", judge=JUDGE, check=JUDGE, message=text, where=lead.where, dtype=RUNG
@@ -137,7 +141,10 @@ def explained(
         return FindingsJudgement(JUDGE, [same])
     failing = (each for each in compared.findings if each.verdict == "fail")
     found = [each for each in failing if each.where == lead.where]
-    return FindingsJudgement(JUDGE, [lead_of(found)]) if found else None
+    if not found:
+        return None
+    placeless = structs.replace(lead_of(found), source="", user="", module_class="")
+    return FindingsJudgement(JUDGE, [placeless])
 
 
 @dataclass(slots=True)
@@ -205,7 +212,9 @@ class _Proof:
         text = (
             f"exact numbers differ first at {where}, and {WIDEST} agrees up to rounding; either "
             "the two sides use an identity that exact numbers do not know (docs/prove.md lists "
-            "those that they know), or the difference is below the rounding of float64"
+            "those that they know), or the difference is below the rounding of float64, or a "
+            "result of an asynchronous collective is read before its wait, which "
+            "assert_schedule_independent tells"
         )
         doubt = _doubt("exact:unconfirmed", text, lead.where)
         return replace(self.judgement([doubt], compared), compared=None)

@@ -14,14 +14,20 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.futures import Future
 
-from pytest_trainsafe.compat.dispatch_modes import reducing_mode, without_modes
+from pytest_trainsafe.compat.dispatch_modes import reducing_mode
 from pytest_trainsafe.compat.distributed.rank_worlds import BACKEND, RENAMED
 from pytest_trainsafe.core.code_files import calling_lines
 from pytest_trainsafe.launch.collectives import in_flight, ledger
 from pytest_trainsafe.launch.collectives.in_flight import Flight
 from pytest_trainsafe.launch.threads.collectives import Given, reduction_name
 from pytest_trainsafe.launch.threads.mail import Mail, Message
-from pytest_trainsafe.launch.threads.meeting import GroupKey, Meeting, Meetings
+from pytest_trainsafe.launch.threads.meeting import (
+    GroupKey,
+    Meeting,
+    Meetings,
+    below_python,
+    write,
+)
 
 Tensors = Sequence[torch.Tensor]
 
@@ -117,10 +123,32 @@ class _PointToPoint(_Work):
 
 
 class _Reduced(_Work):
-    """A reduction that a mode has computed: it was complete when the call returned."""
+    """A reduction that a mode has computed; its result is written when the rank waits for it.
+
+    A program that reads it before, or never waits, does not see it.  If the program has changed an
+    input since the call, the result is NaN: a backend may read the input until it is waited for.
+    """
+
+    def __init__(
+        self, group: TurnGroup, inputs: Tensors, outputs: Tensors, values: Tensors
+    ) -> None:
+        super().__init__(group, outputs, None)
+        self._values: list[torch.Tensor] | None = list(values)
+        with below_python():
+            self._taken = [(each, each.detach().clone()) for each in inputs]
 
     def _complete(self) -> None:
-        return
+        values, self._values = self._values, None
+        if values is None:
+            return
+        with below_python():
+            kept = all(_same_bits(now.detach(), then) for now, then in self._taken)
+            for output, value in zip(self._outputs, values, strict=True):
+                if kept:
+                    write(output, value)
+                else:
+                    output.data.fill_(torch.nan)
+        self._taken = []
 
     def _is_done(self) -> bool:
         return True
@@ -195,18 +223,12 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         kind = reduction_name(op).lower()
         return mode.reduced_over(inputs, self, kind)
 
-    def _written(self, outputs: Tensors, values: Tensors) -> _Work:
-        with without_modes(), torch.no_grad():
-            for output, value in zip(outputs, values, strict=True):
-                output.copy_(value.view(output.shape))
-        return _Reduced(self, outputs, None)
-
     def allreduce(self, tensors: Tensors, opts: Any = None) -> _Work:
         """Reduces tensors in place."""
         tensors = _listed(tensors)
         op = ReduceOp.SUM if opts is None else opts.reduceOp
         if (values := self._by_mode(tensors, op)) is not None:
-            return self._written(tensors, values)
+            return _Reduced(self, tensors, tensors, values)
         return self._call(Given("all_reduce", list(tensors), list(tensors), op), opts)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> _Work:
@@ -218,7 +240,7 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         root = opts.rootRank
         outputs = list(tensors) if root == self.at else []
         if (values := self._by_mode(tensors, opts.reduceOp)) is not None:
-            return self._written(outputs, values if outputs else [])
+            return _Reduced(self, tensors, outputs, values if outputs else [])
         return self._call(Given("reduce", list(tensors), outputs, opts.reduceOp, root), opts)
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> _Work:
@@ -251,7 +273,7 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         flat = [tensor for each in inputs for tensor in each]
         op = ReduceOp.SUM if opts is None else opts.reduceOp
         if (values := self._by_mode(flat, op)) is not None:
-            return self._written(outputs, values[self.at :: self.size()])
+            return _Reduced(self, flat, outputs, values[self.at :: self.size()])
         return self._call(Given("reduce_scatter", flat, list(outputs), op), opts)
 
     def reduce_scatter_single(self, output: Any, given: torch.Tensor, opts: Any = None) -> _Work:
@@ -335,3 +357,10 @@ def _listed(tensors: Tensors | torch.Tensor) -> Tensors:
 
 for _old, _new in RENAMED.items():
     setattr(TurnGroup, _old, getattr(TurnGroup, _new))
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one dtype have equal bits, NaN included."""
+    if one.dtype is not torch.float64:
+        return torch.equal(one, other)
+    return torch.equal(one.contiguous().view(torch.int64), other.contiguous().view(torch.int64))

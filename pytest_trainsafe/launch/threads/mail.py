@@ -7,7 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from pytest_trainsafe.core.schedule import Schedule
-from pytest_trainsafe.launch.threads.meeting import GroupKey, below_python, hide, write
+from pytest_trainsafe.launch.threads.meeting import (
+    GroupKey,
+    below_python,
+    hide,
+    output_moment,
+    write,
+)
 from pytest_trainsafe.launch.threads.turns import Turns
 
 
@@ -64,7 +70,7 @@ class Mail:
         if message.sends and self._schedule.taken == "issue":
             with below_python():
                 message.tensor = message.tensor.clone()
-        if not message.sends and self._schedule.output == "wait":
+        if not message.sends and output_moment(self._schedule) == "wait":
             hide((), (message.tensor,))
         for other in self._waiting:
             if _meet(message, other):
@@ -97,7 +103,7 @@ class Mail:
         send.partner, recv.partner, recv.peer = recv, send, send.rank
         if self._schedule.taken == "issue":
             send.taken = True
-            if self._schedule.output == "issue":
+            if output_moment(self._schedule) == "issue":
                 self._deliver(recv)
 
     def _take(self, send: Message) -> None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from pytest_trainsafe.compat.dispatch_modes import reducing_mode
 from pytest_trainsafe.compat.distributed import rank_worlds
-from pytest_trainsafe.core.schedule import Schedule
+from pytest_trainsafe.core.schedule import Moment, Schedule
 from pytest_trainsafe.launch.threads.collectives import DisagreementError, Given, Values, results
 from pytest_trainsafe.launch.threads.turns import Turns
 
@@ -26,6 +27,14 @@ def below_python() -> Iterator[None]:
     """Hides operators in this context from modes and autograd, as those of a C++ backend are."""
     with rank_worlds.below_python(), torch.no_grad():
         yield
+
+
+def output_moment(schedule: Schedule) -> Moment:
+    """When a rank sees results: with exact numbers as late as it must, so that a proof needs waits.
+
+    A value that is read before it is waited for would else be right by the order of the ranks.
+    """
+    return "wait" if reducing_mode() is not None else schedule.output
 
 
 @dataclass(slots=True)
@@ -76,7 +85,7 @@ class Meetings:
         self._check(meeting, at, given, line)
         meeting.given[at] = self._taken(given)
         meeting.lines[at] = line
-        if given.is_async and self._schedule.output == "wait":
+        if given.is_async and output_moment(self._schedule) == "wait":
             hide(given.inputs, given.outputs)
         if meeting.done:
             assert queue[0] is meeting  # calls of a group complete in order
@@ -103,8 +112,9 @@ class Meetings:
 
     def _write_at_issue(self, meeting: Meeting) -> None:
         """Writes the results that ranks see before they wait for them."""
+        early = output_moment(self._schedule) == "issue"
         for at, given in meeting.given.items():
-            if self._schedule.output == "issue" or not given.is_async:
+            if early or not given.is_async:
                 self._receive(meeting, at)
 
     def _check(self, meeting: Meeting, at: int, given: Given, line: str) -> None:

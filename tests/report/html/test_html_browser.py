@@ -316,4 +316,6 @@ def test_a_sentence_is_said_once_and_lines_show_what_they_have_to_do_with_the_fa
         for kind, number in (("marked", "2"), ("also", "3"), ("steps", "1"), ("idle", "5")):
             assert texts(seen, f".source tr.{kind} .line")[0].split()[-1] == number
         assert "runs in the candidate" in texts(seen, "figure.code p.file")[0]
-        assert "pale lines did not run" in detail.inner_text()
+        assert "pale text: did not run" in detail.inner_text()
+        struck = "getComputedStyle(document.querySelector('.idle code')).textDecorationLine"
+        assert seen.page.evaluate(struck) == "none"

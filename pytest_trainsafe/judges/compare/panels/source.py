@@ -172,7 +172,7 @@ def _set_marks(code: Code, place: str, source: str, ran: Ran) -> list[Code]:
             lines = [at for at in set_at(name, path, files) if ran.line(at) is not False]
             near = [each for each in lines if own and each.startswith(f"{own}:")]
             for at in dict.fromkeys([*near[:1], *lines[-1:], *lines[:1]]):
-                panel = code_at(at, MARKED, set_text(name, at, lines))
+                panel = code_at(at, MARKED, set_text(name, at, () if shown else lines))
                 if panel is not None and not _has(code, panel):
                     shown.append(panel)
     return shown
@@ -191,7 +191,8 @@ def _called(code: Code, place: str, method: str, ran: Ran) -> list[Code]:
         for each, caller in called_at(f"{path}:{line}", method).items():
             called.setdefault(each, caller)
     found: list[Code] = []
-    idle: set[str] = set()  # the lines of functions that only lines which did not run call
+    # The lines that did not run, and those of functions that only these call.
+    idle = {f"{path}:{line}" for line in code.idle}
     for each, caller in called.items():
         if caller in idle or ran.line(caller) is False:
             idle |= _lines_of(each)

@@ -78,7 +78,9 @@ class Compared:
             if due is not None and due.error is not None:
                 error, allowed = due.error, due.allowed
             if due is not None and not (ratio or 0.0) > 1:
-                ratio = math.inf  # such as a replica that differs, although the first one agrees
+                ratio = math.inf
+                if due.check == "replicas":  # measured is the first replica, which agrees
+                    error = allowed = None
             ratio = 0.0 if ratio is None else ratio  # compared, and equal
             said = _said(due, id in comparison.unsought)
             if due is not None and ratio == math.inf and not missing:
@@ -102,7 +104,7 @@ def _said(finding: Finding | None, unsought: bool) -> str:
         return label(finding.pattern.short or finding.pattern.text)
     if finding.error is None:
         return label(finding.message)
-    sought = "a pattern was not looked for" if unsought else "no pattern fits"
+    sought = "not looked for" if unsought else "no pattern fits"
     return label(f"{finding.message}; {sought}" if finding.message else sought)
 
 
@@ -169,7 +171,7 @@ def _blanks(shown: Sequence[One]) -> str:
     if any(one.ratio == 0 and one.state != "first" for one in lacking):
         text += "; – beside 0: the values are equal, bit by bit, so there is no error"
     if any(one.missing or one.ratio == math.inf for one in lacking):
-        text += "; – in a wrong row: there are no two values of which an error could be taken"
+        text += "; – in a wrong row: a Run has no such tensor, or ranks that must agree differ"
     return text
 
 

@@ -109,6 +109,31 @@ def test_curves_show_the_error_what_is_allowed_and_the_effect_of_the_fault() -> 
     assert series.states == ("pale", "pale", "first", "pale")
 
 
+def test_a_forward_without_an_error_has_no_curve_beside_what_is_wrong() -> None:
+    ids = [
+        tensor(f"layers.{n}", kind) for kind in ("activation", "activation_grad") for n in (0, 1)
+    ]
+    for error, titles in ((0.0, ["activation_grad"]), (1e-15, ["activation", "activation_grad"])):
+        judgement = judged(ids, {ids[-1]: 5e-14})
+        measured = judgement.rungs[0].comparison.measured
+        assert measured is not None
+        measured.update(dict.fromkeys(ids[:2], Measured(error, 1e-14, error / 1e-14)))
+        made = [panel for panel in panels(judgement) if isinstance(panel, Series)]
+        assert [panel.title for panel in made] == [f"Errors of {each}, in order" for each in titles]
+
+
+def test_replicas_that_differ_have_no_error_of_the_first_one() -> None:
+    wrong = tensor("layers.0.up")
+    judgement = judged(IDS, {wrong: 1e-16})
+    comparison = judgement.rungs[0].comparison
+    [found] = comparison.findings
+    comparison.findings[:] = [msgspec.structs.replace(found, check="replicas", error=None)]
+    table = next(p for p in panels(judgement) if p.title == "Compared tensors")
+
+    assert isinstance(table, Table)
+    assert table.rows[0][4:7] == (None, None, "inf")
+
+
 def test_a_wrong_tensor_without_a_measured_error_is_marked_too() -> None:
     missing = tensor("layers.0.up", "param_grad", "weight")
     made = [*panels(judged(IDS, {missing: None}))]
@@ -249,7 +274,7 @@ def test_a_wrong_tensor_without_a_pattern_says_whether_one_was_looked_for() -> N
 
     assert isinstance(table, Table)
     assert [row[-1] for row in table.rows] == [
-        *("partial sums over tp", "no pattern fits", "a pattern was not looked for")
+        *("partial sums over tp", "no pattern fits", "not looked for")
     ]
 
 

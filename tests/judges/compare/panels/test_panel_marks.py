@@ -205,7 +205,13 @@ def test_a_line_that_cannot_have_run_sets_no_mark_and_each_named_setter_has_its_
 
     def notes(cp: int) -> str:
         shown = source(located, [lead], explained=False, ran=Ran(axes={"cp": cp}))
-        return " ".join(code.note for code in shown if code.title.endswith("mark is set"))
+        setters = [code for code in shown if code.title.endswith("mark is set")]
+        # The others are listed once, beside the first.
+        assert [" or passed on at " in code.note for code in setters[:2]] == [True, False]
+        lines = [code.lines[code.marked - code.first].strip() for code in setters]
+        return " ".join(
+            f"{c.file} `{line}` {c.note}" for c, line in zip(setters, lines, strict=True)
+        )
 
     assert f"{relative(f'{path}:4')} `mark(axes.table)`" in notes(1)
     assert "mark(axes.norm)" not in notes(1)
@@ -241,6 +247,8 @@ def reduce(parameters, cp, dp):
 def double(x):
     y = x * 2
     unused = 3
+    log(unused)
+    count(unused)
     if y is None:
         return x
     return y
@@ -259,10 +267,10 @@ def test_conditions_that_decide_and_jumps_lead_to_a_marked_line_and_idle_lines_d
         made = with_marks(code, f"{path}:{line}", [], ran=Ran(axes={"cp": cp}))
         return made.also, made.steps, made.idle
 
-    assert shown(6, 2) == ((), (3, 4, 5), (8,))  # a line of a function
-    assert shown(1, 2) == ((6,), (3, 4, 5), (8,))  # the whole function
-    # Without the call, the condition that decided against it still has a mark.
-    assert shown(1, 1) == ((), (2, 3, 4, 5, 8, 9), (6,))
+    assert shown(6, 2) == ((), (2, 3, 4, 5), (8,))  # a line of a function
+    assert shown(1, 2) == ((6,), (2, 3, 4, 5), (8,))  # the whole function
+    # Without the call, nearly all lines make the result, so that a mark at each says nothing.
+    assert shown(1, 1) == ((), (), (6,))
 
 
 def test_a_function_without_another_mark_has_the_statements_that_make_its_result(
@@ -272,7 +280,7 @@ def test_a_function_without_another_mark_has_the_statements_that_make_its_result
     path.write_text(STEPS)
     code = code_at(f"{path}:12", "Source")
     assert code is not None
-    assert with_marks(code, f"{path}:12", []).steps == (13, 15, 16, 17)
+    assert with_marks(code, f"{path}:12", []).steps == (13, 17, 18, 19)
 
 
 def test_a_panel_says_which_runs_have_run_its_line(tmp_path: Path) -> None:

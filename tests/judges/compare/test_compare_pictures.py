@@ -176,3 +176,14 @@ def test_of_replicas_that_differ_the_one_that_is_wrong_is_shown(bench: Bench) ->
     assert len(ranks.maps) == 2
     assert isinstance(pairs, Table)
     assert pairs.rows[0][-2:] == ("2", "rank 1")
+
+
+def test_the_border_of_a_range_is_around_the_cells_that_show_it() -> None:
+    rows, wide = 4 * pictures.SMALL, 2
+    range_ = Flat(5 * wide, 10 * wide, (rows, wide), ("dp",))
+    part = Part(0, {"dp": 0}, torch.ones(10 * wide), (range_,))
+    grid = pictures._Grid.of(np.ones((rows, wide)), pictures.SMALL)
+
+    # Rows 5 to 14 are in the cells 1 to 3, of four rows each.
+    [border] = pictures._of_range(part, grid)
+    assert (border.top, border.bottom) == (1, 4)

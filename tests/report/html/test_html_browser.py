@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -183,6 +184,14 @@ def test_each_judge_shows_its_panels(look, nodeid: str, marked: str, said: str) 
 
     assert said in " ".join(texts(seen, marked))
     assert "no panels" not in seen.page.locator("#detail").inner_text()
+
+
+def test_the_line_that_seeds_has_the_seeds_of_all_ranks(look) -> None:
+    seen = look()
+    seen.point("test_shown.py::test_drops[dp2-float64]")
+
+    said = " ".join(texts(seen, "#detail"))
+    assert re.search(r"seeds torch cpu, with seed \d+ on rank 0 and seed \d+ on rank 1", said)
 
 
 def test_the_keyboard_alone_reaches_everything_and_shows_where_it_is(look) -> None:

@@ -10,7 +10,19 @@ import msgspec
 import pytest
 
 from pytest_trainsafe.report.html.write import write_page
-from pytest_trainsafe.report.panels import Graph, HeatMap, Line, Node, Panel, Section, Series, Table
+from pytest_trainsafe.report.panels import (
+    Code,
+    Event,
+    Graph,
+    HeatMap,
+    Line,
+    Node,
+    Panel,
+    Section,
+    Series,
+    Table,
+    Timeline,
+)
 from tests.support.report.browser import looking
 from tests.support.report.documents import document_with
 
@@ -141,3 +153,25 @@ def test_notes_on_the_modules_at_fault_and_missing_tensors_are_said_at_the_top(
         assert rows["also missing"].endswith(" and 2 more")
         assert "Not compared: 1" in seen.page.locator("#detail").inner_text()
         assert "missing: in one Run only" in seen.page.locator("figure.heat").inner_text()
+
+
+def test_the_answers_name_a_few_places_and_more_than_eight_states_have_stripes(
+    browser: Browser, tmp_path: Path
+) -> None:
+    code = [
+        Code(title=f"Source {n}", file=f"a.py:{n}", first=n, lines=("call()",), marked=n)
+        for n in range(1, 10)
+    ]
+    draws = Timeline(
+        title="Draws",
+        lanes=("rank 0",),
+        events=tuple(Event(0, float(n), 1.0, "draw", f"state {n}") for n in range(12)),
+    )
+    page = page_with(tmp_path, Section(judge="compare", verdict="fail", panels=(*code, draws)))
+    with looking(browser, page) as open_page:
+        seen = open_page().page
+        places = seen.locator("dl.answers dt:text-is('look at') + dd").inner_text().splitlines()
+        assert [line.split()[0] for line in places] == [*(f"a.py:{n}" for n in range(1, 7)), "and"]
+        assert places[-1] == "and 3 places below"
+        bars = [each.get_attribute("class") for each in seen.locator(".bar").all()]
+        assert len(set(bars)) == 12

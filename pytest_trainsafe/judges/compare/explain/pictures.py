@@ -336,7 +336,8 @@ def _of_range(part: Part, grid: _Grid) -> list[Border]:
     if high == 1:
         return [Border(0, begin * across, 1, end * across, "held by the rank")]
     bottom = -(-end // wide)
-    return [Border(begin // wide * down, 0, bottom * down, grid.columns, "held by the rank")]
+    top, bottom = math.floor(begin // wide * down), math.ceil(bottom * down)  # whole cells
+    return [Border(top, 0, bottom, grid.columns, "held by the rank")]
 
 
 def _tied(parts: Sequence[Part], finding: Finding) -> str:

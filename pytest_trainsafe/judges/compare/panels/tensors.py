@@ -83,7 +83,7 @@ class Compared:
                     error = allowed = None
             ratio = 0.0 if ratio is None else ratio  # compared, and equal
             said = _said(due, id in comparison.unsought)
-            if due is not None and ratio == math.inf and not missing:
+            if due is not None and ratio == math.inf and not missing and due.check != "replicas":
                 said = label(f"{said}; ∞: {_unbounded(due, allowed)}")
             found.append(One(id, state, error, allowed, ratio, said, missing))
         return cls(rung, tuple(found), lead)
@@ -103,15 +103,14 @@ def _said(finding: Finding | None, unsought: bool) -> str:
     if finding.pattern is not None:
         return label(finding.pattern.short or finding.pattern.text)
     if finding.error is None:
-        return label(finding.message)
+        replicas = finding.check == "replicas"
+        return label(finding.message.partition("; ")[0] if replicas else finding.message)
     sought = "not looked for" if unsought else "no pattern fits"
     return label(f"{finding.message}; {sought}" if finding.message else sought)
 
 
 def _unbounded(finding: Finding, allowed: float | None) -> str:
     """Why a wrong tensor has no error as a multiple of what is allowed."""
-    if finding.check == "replicas":
-        return "ranks that must hold equal values differ"
     if finding.error is not None and math.isinf(finding.error):
         return "the reference is exactly zero there, or a value is not finite"
     if allowed == 0:

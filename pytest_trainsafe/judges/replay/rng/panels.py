@@ -19,6 +19,9 @@ MOST_DRAWS, MOST_RANKS = 48, 32
 #: The most places of which lines are shown.
 MOST_PLACES = 4
 
+#: The most seeds that a note names.
+_MOST_SEEDS = 4
+
 
 def draw_panels(draws: Draws, findings: Sequence[Finding]) -> tuple[Panel, ...]:
     """The draws of every rank in the step of the first broken rule; none if no rule is broken."""
@@ -77,8 +80,16 @@ def _lines(draws: Draws, at: Draw | None) -> list[Code]:
     ]
     places = {at.event.line: ("Source: the draw", describe_draw(at))}
     for draw in (at, *there):
-        seed = f", with seed {draw.event.seed} on rank {draw.rank.rank}" if draw.event.seed else ""
-        note = f"seeds {draw.event.generator}{seed}"
+        event = draw.event
+        seeds = [
+            f"seed {d.event.seed} on rank {d.rank.rank}"
+            for d in there
+            if d.event.seed
+            and (d.event.seeded, d.event.generator) == (event.seeded, event.generator)
+        ]
+        note = f"seeds {event.generator}"
+        if seeds:
+            note += f", with {' and '.join(dict.fromkeys(seeds[:_MOST_SEEDS]))}"
         places.setdefault(draw.event.seeded, ("Source: where its generator is seeded", note))
         note = f"sets the state of {draw.event.generator} again"
         places.setdefault(draw.event.restored, ("Source: where its state is set", note))

@@ -96,6 +96,8 @@ draw.timeline = (panel) => {
   const least = starts.length ? Math.min(...starts) : 0;
   const most = Math.max(...panel.events.map((event) => event[1] + event[2]), least + 1);
   const groups = [...new Set(panel.events.map((event) => event[4]))];
+  // Eight colours, then the same with stripes.
+  const shade = (n) => `g${n % 8}${Math.floor(n / 8) % 2 ? " striped" : ""}`;
   const columns = most - least;
   const ordinal = panel.events.every((event) => event[2] === 1 && Number.isInteger(event[1]));
   const percent = (value) => `${(100 * value) / columns}%`;
@@ -103,7 +105,7 @@ draw.timeline = (panel) => {
     const bars = panel.events.filter((event) => event[0] === number).map((event) => {
       const [, start, length, label, group, state, detail, anchor] = event;
       const said = [STATES[state], label, detail].filter(Boolean).join(", ");
-      return h("li", anchored(anchor, {class: `bar g${groups.indexOf(group) % 8} ${state || ""}`,
+      return h("li", anchored(anchor, {class: `bar ${shade(groups.indexOf(group))} ${state || ""}`,
         title: said, style: {left: percent(start - least), width: percent(length)}}),
       h("span", {}, label), state ? h("span", {class: "away"}, `, ${STATES[state]}`) : null);
     });
@@ -115,7 +117,7 @@ draw.timeline = (panel) => {
     h("div", {class: "axis"}, h("span", {}, short(least)), h("span", {}, panel.unit || ""),
       h("span", {}, short(most))));
   const keys = groups.length > 1 && groups.length <= 16 ? h("div", {class: "legend"},
-    groups.map((group, n) => h("span", {class: `group-key g${n % 8}`}, group || "other"))) : null;
+    groups.map((group, n) => h("span", {class: `group-key ${shade(n)}`}, group || "other"))) : null;
   const rows = panel.events.map((event) => [panel.lanes[event[0]], event[1], event[3],
     event[6] || "", STATES[event[5]] || ""]);
   return figure(panel, [scrolled(body, panel.title),

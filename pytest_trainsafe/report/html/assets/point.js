@@ -76,8 +76,8 @@ function answersOf(entry) {
     ...factsOf(first).filter(([label]) => BESIDE.includes(label)),
     ["reason", !first.where && outcome.reason && !outcome.line.includes(
       outcome.reason.slice(0, 40)) ? name(outcome.reason, "said") : ""],
-    ["look at", lookAt(entry)],
     ["also seen", alsoSeen(entry)],
+    ["look at", lookAt(entry)],
   ];
 }
 
@@ -151,7 +151,9 @@ function patternOf(first) {
 const factsOf = (first) => (first.facts || []).map(([label, text]) =>
   [label, name(text, "said")]);
 
-const MOST_ALSO = 3;  // of the lines that take part, at each place
+// The most places that the answers have, and the most lines beside each.
+const MOST_PLACES = 6;
+const MOST_ALSO = 3;
 
 // The places to look at, one a line: those of the cards with their lines, and in their order.
 function lookAt(entry) {
@@ -159,7 +161,8 @@ function lookAt(entry) {
   const cards = judgedOf(entry).flatMap((section) => section.panels || [])
     .filter((panel) => panel.type === "code");
   if (cards.length) {
-    return cards.map(({file, first, lines, marked, note, also}) => {
+    const more = cards.length - MOST_PLACES;
+    return [cards.slice(0, MOST_PLACES).map(({file, first, lines, marked, note, also}) => {
       const place = `${file.replace(/:\d+$/, "")}:${marked}`;
       const line = (lines[marked - first] || "").trim();
       return h("div", {title: place}, path(place),
@@ -168,7 +171,7 @@ function lookAt(entry) {
           h("span", {class: "quiet"}, ` with line ${each} `),
           h("code", {class: "said-line"}, h("bdi", {}, (lines[each - first] || "").trim()))]),
         unsaid(note).map((each) => [" ", h("span", {class: "quiet"}, name(each, "said"))]));
-    });
+    }), more > 0 ? h("div", {class: "quiet"}, `and ${plural(more, "place")} below`) : null];
   }
   if (!source) return "";
   const [own, ...others] = what.split("; ");

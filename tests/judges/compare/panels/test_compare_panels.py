@@ -374,3 +374,16 @@ def test_the_point_decides_which_lines_of_a_shown_function_did_not_run(
     code = find(Code, [*panels(judgement)])
     # By dp, programs also mean dp and cp together, so that at cp=2 nothing is known of it.
     assert code.idle == (*cp_idle, *dp_idle)
+
+
+def test_what_a_step_runs_is_said_beside_each_place_alone(tmp_path: Path) -> None:
+    path = tmp_path / "muon.py"
+    fill = "F = 1\n" * 20
+    path.write_text(
+        f"optimizer.step()\n{fill}def step(self):\n    pass\n{fill}def update(self):\n    pass\n"
+    )
+    runs = f"Muon.step is defined at {path}:22 and runs Muon.update, defined at {path}:44"
+    shown = source(Located((), f"{path}:1", f"steps; {runs}"), [], explained=False)
+    notes = {code.marked: code.note for code in shown}
+    assert notes[22] == "Muon.step is defined"
+    assert notes[44] == "Muon.step runs Muon.update"

@@ -14,7 +14,12 @@ from pytest_trainsafe.judges.compare.judgement import lead_of, suspect
 from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting
 from pytest_trainsafe.judges.compare.localize.code.ran import UNKNOWN, Ran
 from pytest_trainsafe.judges.compare.panels.marks import with_marks
-from pytest_trainsafe.judges.compare.panels.set_marks import marks_read, set_at, set_text
+from pytest_trainsafe.judges.compare.panels.set_marks import (
+    is_about,
+    marks_read,
+    set_at,
+    set_text,
+)
 from pytest_trainsafe.judges.compare.panels.state import begins_at
 from pytest_trainsafe.report.called import called_at
 from pytest_trainsafe.report.panels import Code
@@ -115,7 +120,7 @@ def source(
         if len(made) == 1 or place == at_fault or _CALLS.search(clause):
             more += _called(code, place, methods[0], ran)
         if summed and phase in _OF_REDUCTIONS:
-            more += _set_marks(code, place, lead.source if lead is not None else "", ran)
+            more += _set_marks(code, place, lead, ran)
         if len(made) == 1 and (begins := begins_at(place.rpartition(":")[0], code.marked)):
             more += _first_value(place, begins)
         if phase in _FORWARD and (located is None or place == located.source):
@@ -157,13 +162,16 @@ def _in_order(made: Sequence[Code], beside: Mapping[int, Sequence[Code]]) -> lis
     return shown
 
 
-def _set_marks(code: Code, place: str, source: str, ran: Ran) -> list[Code]:
+def _set_marks(code: Code, place: str, lead: Finding | None, ran: Ran) -> list[Code]:
     """The lines that set the marks of parameters on which the reduction at a place depends.
 
-    Those are one in the file of `source`, the class of the wrong parameter, the outermost call, and
-    the line that sets the mark.
+    Those are one in the file that defines the class of the wrong parameter `lead`, one in a
+    function about its module, by name, the outermost call, and the line that sets the mark.
     """
     path = place.rpartition(":")[0]
+    source = lead.source if lead is not None else ""
+    words = "" if lead is None or lead.where is None else lead.where.module
+    module = next((each for each in reversed(words.split(".")) if not each.isdecimal()), "")
     files = {line.rpartition(":")[0] for line in (*ran.lines, source) if line}
     own = source.rpartition(":")[0]
     shown = []
@@ -171,7 +179,8 @@ def _set_marks(code: Code, place: str, source: str, ran: Ran) -> list[Code]:
         for name in marks_read(path, line):
             lines = [at for at in set_at(name, path, files) if ran.line(at) is not False]
             near = [each for each in lines if own and each.startswith(f"{own}:")]
-            for at in dict.fromkeys([*near[:1], *lines[-1:], *lines[:1]]):
+            about = [each for each in lines if module and is_about(each, module)]
+            for at in dict.fromkeys([*near[:1], *about[:1], *lines[-1:], *lines[:1]]):
                 panel = code_at(at, MARKED, set_text(name, at, () if shown else lines))
                 if panel is not None and not _has(code, panel):
                     shown.append(panel)

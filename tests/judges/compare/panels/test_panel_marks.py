@@ -313,3 +313,25 @@ def test_what_only_a_line_that_did_not_run_leads_to_is_not_shown(tmp_path: Path)
 
     assert named(2) >= {"def gather(x):", "def deeper(x):"}
     assert named(1) == {"def forward(x, cp):", "def copy(x):"}
+
+
+def test_a_setter_in_a_function_about_the_module_of_the_wrong_parameter_is_shown_first(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "about.py"
+    fill = "F = 1\n" * 20
+    path.write_text(
+        f"def mark(parameter):\n    parameter.shared = True\n{fill}"
+        f"def score(router):\n    mark(router.weight)\n{fill}"
+        + MARKS.replace("mark(table)", f"{fill}mark(table)")
+    )
+    reduces = path.read_text().splitlines().index("            all_reduce(parameter.grad)") + 1
+    lead = Finding(
+        verdict="fail", judge="compare", check="norm", message="",
+        where=TensorId(0, 0, "main_grad", "layers.1.router", "weight"),
+        pattern=Pattern("partial sum", "terms"),
+    )  # fmt: skip
+    located = Located((), f"{path}:{reduces}", "all_reduce over tp", (("reduction", "w"),))
+    shown = source(located, [lead], explained=False)
+    setters = [code for code in shown if code.title.endswith("mark is set")]
+    assert setters[0].lines[setters[0].marked - setters[0].first].strip() == "mark(router.weight)"

@@ -52,7 +52,7 @@ const WORDS = [
   ["generated gradients", "random gradients that both Runs are given in place of wrong ones, so " +
     "that the optimizer's step is judged alone"],
   ["root module", "the model itself, whose output is called “output”"],
-  ["look at", "the most suspect place first; others lead there, or are called on the way"],
+  ["look at", "the most suspect place first, then what it calls and what leads to it"],
 ];
 
 // The facts that say what is wrong, on which axis, in which tensor and at which line.

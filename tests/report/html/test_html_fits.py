@@ -151,6 +151,9 @@ def test_notes_on_the_modules_at_fault_and_missing_tensors_are_said_at_the_top(
         assert rows["also faulty"] == "the loss"
         assert rows["also missing"].startswith("param_grad of decoder.layers.1.")
         assert rows["also missing"].endswith(" and 2 more")
+        seen.page.get_by_role("link", name="All points").click()
+        assert "rank 1 differs" in seen.page.locator("section.cause").inner_text()
+        seen.page.go_back()
         assert "Not compared: 1" in seen.page.locator("#detail").inner_text()
         assert "missing: in one Run only" in seen.page.locator("figure.heat").inner_text()
 
@@ -175,3 +178,13 @@ def test_the_answers_name_a_few_places_and_more_than_eight_states_have_stripes(
         assert places[-1] == "and 3 places below"
         bars = [each.get_attribute("class") for each in seen.locator(".bar").all()]
         assert len(set(bars)) == 12
+
+
+def test_a_message_that_the_pattern_has_is_said_once(browser: Browser, tmp_path: Path) -> None:
+    page = page_with(
+        tmp_path, Section(judge="rng", verdict="fail"), where="drop.output", error=None,
+        message="ranks draw the same numbers", pattern="ranks draw the same numbers",
+    )  # fmt: skip
+    with looking(browser, page) as open_page:
+        said = open_page().page.locator("dl.answers").inner_text()
+        assert said.count("ranks draw the same numbers") == 1

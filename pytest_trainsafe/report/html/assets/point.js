@@ -138,8 +138,8 @@ function meaningOf(where) {
 }
 
 // What is said of a tensor without a measured error, such as a missing one.
-const missing = (first) => (first.error === null && first.where && first.message ?
-  name(first.message, "said") : "");
+const missing = (first) => (first.error === null && first.where && first.message &&
+  first.message !== first.pattern ? name(first.message, "said") : "");
 
 // The relation of a wrong tensor to the reference's; a missing one has none.
 function patternOf(first) {

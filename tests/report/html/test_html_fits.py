@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -87,7 +87,7 @@ BOXES = """() => [...document.querySelectorAll(".scroll")]
   })"""
 
 
-def page_with(folder: Path, section: Section, **first: object) -> Path:
+def page_with(folder: Path, section: Section, **first: Any) -> Path:
     document = document_with(("one",))
     [entry] = document.entries
     outcome = replace(entry.outcome, first=replace(entry.outcome.first, **first))

@@ -137,8 +137,8 @@ def _sides(rung: RungTraces, id: TensorId) -> tuple[_Matrix, _Matrix, list[Part]
 
 
 def _of_the_wrong(
-    value: _Matrix, reference: _Matrix, parts: Sequence[Part], rung: RungTraces
-) -> tuple[_Matrix, Sequence[Part]]:
+    value: _Matrix, reference: _Matrix, parts: list[Part], rung: RungTraces
+) -> tuple[_Matrix, list[Part]]:
     """The candidate by those replicas that differ most from the reference, and these parts.
 
     Merged parts have the values of the first replicas, which may be right.

@@ -31,6 +31,9 @@ from pytest_trainsafe.report.syntax import Function, parsed
 _EXCHANGES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "ring")
 _WAITS = frozenset({"wait", "synchronize"})
 
+#: Names of calls that read the memory of a tensor by other strides or sizes than its own.
+_STRIDES = frozenset({"as_strided", "as_strided_", "resize_", "set_", "untyped_storage"})
+
 #: Names of calls that scale a tensor in place, or divide it.
 _SCALES = frozenset({"mul_", "div_", "mul", "div", "true_divide"})
 
@@ -50,13 +53,14 @@ def with_marks(
     `others` are other places of the same fault.  `scales` says that a factor is wrong, and
     `reduces` that the reduction of gradients is: divisions near it are marked, and the conditions
     on which it runs.  `set_up` says that the line sets up a module: lines that make what is given
-    to it are marked.  Of a whole function, the calls that exchange data are marked, and the lines
-    that use what they give.  Of a method, the lines that use what its object keeps for later calls,
-    and those of its class that change it, are marked.  Lines that `ran` shows not to have run are
-    not; those of them that are shown are `idle`.  The conditions and loops on which marked lines
-    run, and the jumps that may end the function before them, are `steps` on the way, and so are
-    the loops of a whole function, and the statements that make what it returns if no other line of
-    it is marked.  There are none if they would be nearly all its lines.
+    to it are marked.  Of a whole function, the calls that exchange data are marked, the lines that
+    use what they give, and the calls that read memory by strides.  Of a method, the lines that use
+    what its object keeps for later calls, and those of its class that change it, are marked.  Lines
+    that `ran` shows not to have run are not; those of them that are shown are `idle`.  The
+    conditions and loops on which marked lines run, and the jumps that may end the function before
+    them, are `steps` on the way, and so are the loops of a whole function, and the statements that
+    make what it returns if no other line of it is marked.  There are none if they would be nearly
+    all its lines.
     """
     path = place.rpartition(":")[0]
     found = {int(each.rpartition(":")[2]) for each in others if each.rpartition(":")[0] == path}
@@ -71,6 +75,7 @@ def with_marks(
             idle = {*_in_the_other_arm(path, function, unknown, ran)}
             unknown -= {*apart(function, idle, unknown), *idle}
             found |= {*exchanges, *uses_of(function, exchanges - idle)}
+            found |= {*_lines(function, lambda call: _name(call) in _STRIDES)}
         found |= {*kept_state(parsed(path), function)}
         if scales:
             found |= {*_divisors(function)}

@@ -174,7 +174,7 @@ def _set_marks(code: Code, place: str, lead: Finding | None, ran: Ran) -> list[C
     module = next((each for each in reversed(words.split(".")) if not each.isdecimal()), "")
     files = {line.rpartition(":")[0] for line in (*ran.lines, source) if line}
     own = source.rpartition(":")[0]
-    shown = []
+    shown: list[Code] = []
     for line in code.also:
         for name in marks_read(path, line):
             lines = [at for at in set_at(name, path, files) if ran.line(at) is not False]

@@ -72,9 +72,8 @@ def uses_of(function: Function, lines: Collection[int]) -> Iterator[int]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.lineno in lines:
             made[node.id] = min(made.get(node.id, node.lineno), node.lineno)
     for node in ast.walk(function):
-        reads = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-        if reads and node.lineno > made.get(node.id, node.lineno):
-            yield node.lineno
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in made:
+            yield from (at for at in (node.lineno,) if at > made[node.id])
 
 
 def never_raised(function: Function) -> Iterator[int]:

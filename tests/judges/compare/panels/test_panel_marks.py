@@ -23,13 +23,16 @@ def start(bucket, axes):
     if axes.zero:
         scatter(bucket)
         all_reduce(bucket)
-    number = 1
+    number = bucket.as_strided((2,), (1,))
     layer = Block(
         number,
         blocks=(),
     )
     work.wait()
 """
+
+
+STRIDED = "number = bucket.as_strided((2,), (1,))"
 
 
 def marked(folder: Path, line: int, *others: int, **facts: bool) -> list[str]:
@@ -54,8 +57,8 @@ def marked(folder: Path, line: int, *others: int, **facts: bool) -> list[str]:
     [
         (7, {"scales": True}, ["divisor = axes.dp.size", "bucket.mul_(1 / divisor)"]),
         (7, {"reduces": True}, ["if axes.zero:"]),
-        (9, {"set_up": True}, ["number = 1", "number,", "blocks=(),", ")"]),
-        (1, {}, ["all_reduce(bucket)", "work.wait()"]),
+        (9, {"set_up": True}, [STRIDED, "number,", "blocks=(),", ")"]),
+        (1, {}, ["all_reduce(bucket)", STRIDED, "work.wait()"]),
         (7, {}, []),
     ],
 )

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import torch
 
-from pytest_trainsafe.arithmetic.packing import packed, rational
+from pytest_trainsafe.arithmetic.packing import packed, rational, unpack
 from pytest_trainsafe.arithmetic.residues import Residues
 
 
@@ -40,8 +40,13 @@ class Exact:
         return None if found is None else float(found)
 
     def factor(self, numbers: torch.Tensor, reference: torch.Tensor) -> Fraction | None:
-        """The rational number by which `reference` is multiplied in `numbers`; None for none."""
-        places = (reference != 0).reshape(-1).nonzero()
+        """The rational number by which `reference` is multiplied in `numbers`; None for none.
+
+        It is read from the first element that is zero modulo neither prime: a difference of a root
+        and its argument is zero modulo one of them where the signs agree there alone.
+        """
+        first_residue, second_residue = unpack(reference.contiguous())
+        places = ((first_residue != 0) & (second_residue != 0)).reshape(-1).nonzero()
         if not len(places):
             return None
         first = int(places[0])

@@ -9,6 +9,7 @@ import torch
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
+from pytest_trainsafe.judges.compare.explain.held import parameter_of
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup
 from pytest_trainsafe.judges.compare.patterns.catalogue import explain
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
@@ -70,6 +71,22 @@ def test_if_the_holders_are_not_known_nothing_is_claimed(bench: Bench) -> None:
     rung = bench.rung(Point.of(dp=2), only("param", PATH, still, step=0), "float64")
     known = dataclasses.replace(rung, reference=with_unheld(rung.reference))
     assert cause(known).startswith("the parameter is not stepped: the optimizer does not hold it, ")
+
+
+@pytest.mark.parametrize("left_out", [True, False])
+def test_a_parameter_without_the_states_of_the_reference_is_said_to_be_left_out(
+    bench: Bench, left_out: bool
+) -> None:
+    first = only("param", PATH, still, step=0)
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        state = record.id.kind == "optimizer_state" and parameter_of(record.id) == PATH
+        return None if left_out and state else first(record, at, part)
+
+    rung = bench.rung(Point.of(dp=2), edit, "float64")
+    here, there = with_unheld(rung.candidate), with_unheld(rung.reference)
+    found = cause(dataclasses.replace(rung, candidate=here, reference=there))
+    assert found.endswith("the step leaves the parameter out") == left_out
 
 
 def missing(record: Record, at: dict[str, int], part: torch.Tensor) -> None:

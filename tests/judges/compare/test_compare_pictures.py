@@ -145,8 +145,8 @@ def test_ranges_of_a_flattened_tensor_are_shown_at_their_places_in_it(bench: Ben
     assert [(each.top, each.bottom) for each in first.borders] == [(0, 4)]
     assert [(each.top, each.bottom) for each in second.borders] == [(3, HIDDEN)]
     assert panel.note == (
-        "the stages pp=0 and pp=1 each have a copy of this parameter (it is tied), so its gradient "
-        "must be summed over them"
+        "the stages pp=0 and pp=1 each have a copy of this parameter, so its gradient must be "
+        "summed over them"
     )
 
 

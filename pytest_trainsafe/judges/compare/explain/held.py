@@ -7,6 +7,7 @@ Reads the events `Unheld`, which every rank writes whose optimizers hold nothing
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 import msgspec
 
@@ -48,6 +49,20 @@ def parameter_of(id: TensorId) -> str:
         return id.path
     leaf = id.name.split(".")[0]
     return f"{id.module}.{leaf}" if id.module else leaf
+
+
+def keeps_no_state(rung: RungTraces, names: Collection[str]) -> bool:
+    """Whether the candidate's optimizers keep no state of these parameters, unlike the reference's.
+
+    A parameter that a step leaves out has none.
+    """
+    wanted = {*names}
+    states = (
+        {parameter_of(id) for id in trace.ids() if id.kind == "optimizer_state"}
+        for trace in (rung.candidate, rung.reference)
+    )
+    here, there = states
+    return wanted <= there and not wanted & here
 
 
 def with_known_holders(rung: RungTraces, comparison: Comparison) -> Comparison:
@@ -100,6 +115,11 @@ def _why_unmoved(
     doubtful = {finding.where for finding in comparison.findings} | {*comparison.suspects}
     if gradient in doubtful:
         return "the optimizer holds the parameter, but its step does not change it"
+    if keeps_no_state(rung, {id.path}):
+        return (
+            "the optimizer holds the parameter and its gradient agrees, but it keeps no state of "
+            "it, unlike in the reference: the step leaves the parameter out"
+        )
     return (
         "the optimizer holds the parameter and its gradient agrees, but the step does not change it"
     )

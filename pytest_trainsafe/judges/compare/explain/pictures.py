@@ -347,8 +347,8 @@ def _tied(parts: Sequence[Part], finding: Finding) -> str:
         return ""
     named = " and ".join(f"pp={stage}" for stage in stages[:8])
     return (
-        f"the stages {named} each have a copy of this parameter (it is tied), so its gradient must "
-        "be summed over them"
+        f"the stages {named} each have a copy of this parameter, so its gradient must be summed "
+        "over them"
     )
 
 

@@ -13,7 +13,7 @@ from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.explain.held import unheld
+from pytest_trainsafe.judges.compare.explain.held import keeps_no_state, unheld
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.guards.untied import without_shares
 from pytest_trainsafe.judges.compare.guards.vacuity import is_unsharded
@@ -242,7 +242,9 @@ class _Description:
             case _:
                 equal = self.updated_alone.issuperset(names)
                 given = ", from equal gradients in both Runs" if equal else ""
-                if self.compared.has("optimizer_state") and not self.fails("optimizer_state"):
+                if keeps_no_state(self.rung, names):
+                    given += "; it keeps no state of what it leaves out, unlike in the reference"
+                elif self.compared.has("optimizer_state") and not self.fails("optimizer_state"):
                     given += (
                         "; the states of the optimizer agree, so what it then writes to the "
                         "parameters is wrong or missing"
@@ -289,7 +291,7 @@ class _Description:
         if not axis:
             return ""
         if copies(self.rung.candidate, [fault.target for fault in group], axis)[0]:
-            return f": they are not summed over {axis}, whose stages hold copies of it (it is tied)"
+            return f": they are not summed over {axis}, whose stages hold copies of it"
         return f": they are not summed over {axis}, where each rank holds a term"
 
     def unsummed_axis(self, group: Sequence[Fault]) -> str:

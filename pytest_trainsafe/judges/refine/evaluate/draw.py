@@ -33,6 +33,8 @@ _INDEXING = {
     "aten.nll_loss_forward": (0, 1),
     "aten.cross_entropy_loss": (0, 1),
 }
+#: How the names of operators begin that are no kernels of a project; a graph's own have no dot.
+_OF_TORCH = ("aten.", "prims.", "_c10d_functional", "c10d", "_operator.", "operator.", "math.")
 #: The bound of integers that select from nothing that the graph shows, such as masks and positions.
 _UNKNOWN = 11
 #: What these are drawn from: often a mask's 0 and 1, else a number that is not its own square.
@@ -69,6 +71,7 @@ def _generator(name: str, seed: int) -> torch.Generator:
 def bounds(graph: Graph) -> dict[str, int]:
     """The bounds of integer inputs: the smallest dimension that one of them selects from.
 
+    A project's own kernel may select by an integer from the rows of any tensor that it is given.
     `_UNKNOWN` for an input that selects from nothing that the graph shows.
     """
     found: dict[str, int] = {}
@@ -78,7 +81,7 @@ def bounds(graph: Graph) -> dict[str, int]:
             origin[node.name] = {node.name}
         elif node.short in _HANDED_ON:
             origin[node.name] = set().union(*(origin.get(each, set()) for each in node.inputs))
-        elif node.short in _INDEXING:
+        else:
             for name, size in _selected(graph, node):
                 for each in origin.get(name, ()):
                     found[each] = min(size, found.get(each, size))
@@ -88,6 +91,8 @@ def bounds(graph: Graph) -> dict[str, int]:
 
 def _selected(graph: Graph, node: Node) -> list[tuple[str, int]]:
     """The tensors of indices of a node, each with the size of the dimension it selects from."""
+    if node.short not in _INDEXING:
+        return _of_kernel(graph, node)
     tensor, index = _INDEXING[node.short]
     if len(node.args) <= index:
         return []
@@ -109,3 +114,12 @@ def _selected(graph: Graph, node: Node) -> list[tuple[str, int]]:
     if "cross_entropy" in node.short or "nll" in node.short:
         dim = min(1, len(shape) - 1)
     return [(indices.name, shape[dim])]
+
+
+def _of_kernel(graph: Graph, node: Node) -> list[tuple[str, int]]:
+    """The tensors of integers that a kernel is given, each with the fewest rows of the others."""
+    if "." not in node.short or node.short.startswith(_OF_TORCH):
+        return []
+    given = [graph.by_name[name] for name in dict.fromkeys(node.inputs)]
+    rows = [each.shape[0] for each in given if is_float(each) and each.shape]
+    return [(each.name, min(rows)) for each in given if rows and not is_float(each)]

@@ -20,6 +20,16 @@ from pytest_trainsafe.judges.refine.search.content import content
 
 #: Operators whose result is the same for the negative of their input.
 _EVEN = ("aten.abs", "aten.linalg_vector_norm", "aten.norm", "aten.square")
+#: Operators that take the shape of an argument and none of its numbers, with its place.
+_SHAPED = {
+    "aten.nll_loss_backward": 1,
+    "aten.nll_loss2d_backward": 1,
+    "aten.native_layer_norm_backward": 6,
+    "aten.expand_as": 1,
+    "aten.view_as": 1,
+    "aten.reshape_as": 1,
+    "aten.type_as": 1,
+}
 
 
 def frontier(
@@ -68,7 +78,7 @@ def _confirmed(
         telling = all(each in related or each in confirmed for each in told)
         if told and telling and node.operator != GETITEM:
             taken = {*tensors_of(graph, values, node.name), *items.get(node.name, ())}
-            taken -= _squared(node)
+            taken -= {*_squared(node), *_shaped(node)}
             new = taken.difference(related, confirmed, negated)
             negated |= {each for each in new if _varies(x := values[each]) and opposite(x)}
             confirmed |= new - negated
@@ -90,6 +100,19 @@ def _squared(node: Node) -> set[str]:
         return {x.name} if isinstance(x, Ref) and x == y else set()
     even = short in _EVEN or (short == "aten.pow" and node.args[1:] == (2,))
     return set(node.inputs) if even else set()
+
+
+def _shaped(node: Node) -> set[str]:
+    """The input of which an operator takes nothing but the shape, by name: its result tells none.
+
+    It tells something of an input that it takes elsewhere too.
+    """
+    place = _SHAPED.get(node.short)
+    if place is None or place >= len(node.args):
+        return set()
+    others = {each.name for n, each in enumerate(node.args) if n != place and isinstance(each, Ref)}
+    shape = node.args[place]
+    return {shape.name} - others if isinstance(shape, Ref) else set()
 
 
 def _varies(value: object) -> TypeGuard[torch.Tensor]:

@@ -282,7 +282,7 @@ def test_the_functions_that_the_programs_own_step_calls_are_named(wrong) -> None
     _, what = place(wrong, STEP, own, *calls, phase="optimizer")
 
     assert what.endswith(
-        "; Muon.step is defined at /me/muon.py:12 and runs newton, defined at /me/muon.py:40"
+        "; Muon.step is defined at /me/muon.py:12, which runs newton at /me/muon.py:40"
     )
 
 

@@ -62,6 +62,25 @@ def test_one_item_of_a_tuple_does_not_confirm_what_the_tuple_is_made_of():
     assert frontier(NORM, values, ["x", "mean", "bias"], ["grad"]).name == "neg"
 
 
+ENTROPY = parse_fx("""
+    def forward(self, x: "f32[4, 6]", target: "i64[4]", seed: "f32[]", count: "f32[]"):
+        neg: "f32[4, 6]" = torch.ops.aten.neg.default(x)
+        log: "f32[4, 6]" = torch.ops.aten._log_softmax.default(neg, 1, False)
+        loss_items = torch.ops.aten.nll_loss_forward.default(log, target, None, 2, -100)
+        loss: "f32[]" = loss_items[0]
+        back: "f32[4, 6]" = torch.ops.aten.nll_loss_backward.default(seed, log, target, None, 2, -100, count)
+        return (loss, back)
+""")  # fmt: skip  # noqa: E501 - the text of a graph has one line for each operator
+
+
+def test_a_gradient_that_takes_only_the_shape_of_a_tensor_does_not_confirm_it():
+    values: dict[str, Any] = {"target": torch.tensor([1, 0, 2, 5]), "count": torch.tensor(4.0)}
+    values |= {name: torch.rand(4, 6) for name in ("x", "neg", "log", "back")}
+    values |= {"seed": torch.tensor(1.0), "loss": torch.tensor(0.7)}
+    related = ["x", "target", "seed", "count", "back"]
+    assert frontier(ENTROPY, values, related, ["loss"]).name == "neg"
+
+
 LINEAR = """
     def forward(self, x: "f32[4, 6]", w: "f32[6, 6]"):
         mm: "f32[4, 6]" = torch.ops.aten.mm.default(x, w)

@@ -136,8 +136,8 @@ def follows(line: str, other: str) -> bool:
 def called_by(stepper: Site, sites: Iterable[Site]) -> str:
     """A clause on the project's functions that the step of an optimizer of its own runs."""
     called = [site for site in sites if site.what == "steps" and site.at != stepper.at]
-    named = [f"{each.name}, defined at {relative(each.at)}" for each in called[:_MOST_CALLED]]
-    return f" and runs {', and '.join(named)}" if named else ""
+    named = [f"{each.name} at {relative(each.at)}" for each in called[:_MOST_CALLED]]
+    return f", which runs {' and '.join(named)}" if named else ""
 
 
 def collectives_of_loss(candidate: Trace) -> str:

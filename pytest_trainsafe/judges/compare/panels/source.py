@@ -268,8 +268,8 @@ def _without(place: str, clause: str, source: str) -> str:
         calls = clause.removeprefix("the loss is computed with ").split(", ")
         here_only = next(each for each in calls if re.search(rf" at {here}", each))
         return f"the loss is computed with {here_only.partition(' at ')[0]}"
-    if found := re.fullmatch(r"(\S+) is defined at (\S+) and runs (.*)", clause):
-        runs = re.search(rf"(\S+), defined at {here}", found[3])
+    if found := re.fullmatch(r"(\S+) is defined at (\S+), which runs (.*)", clause):
+        runs = re.search(rf"(\S+) at {here}", found[3])
         return f"{found[1]} is defined" if runs is None else f"{found[1]} runs {runs[1]}"
     clause = clause.replace(", called at ", ", called by ")
     return re.sub(rf"(?:,? is|,)? at {here}", "", clause)

@@ -81,15 +81,13 @@ def _lines(draws: Draws, at: Draw | None) -> list[Code]:
     places = {at.event.line: ("Source: the draw", describe_draw(at))}
     for draw in (at, *there):
         event = draw.event
-        seeds = [
-            f"seed {d.event.seed} on rank {d.rank.rank}"
-            for d in there
-            if d.event.seed
-            and (d.event.seeded, d.event.generator) == (event.seeded, event.generator)
-        ]
+        seeds: dict[int, str] = {}  # of each rank the first
+        for each in there:
+            if (each.event.seeded, each.event.generator) == (event.seeded, event.generator):
+                seeds.setdefault(each.rank.rank, f"seed {each.event.seed} on rank {each.rank.rank}")
         note = f"seeds {event.generator}"
-        if seeds:
-            note += f", with {' and '.join(dict.fromkeys(seeds[:_MOST_SEEDS]))}"
+        if event.seed:
+            note += f", with {' and '.join([*seeds.values()][:_MOST_SEEDS])}"
         places.setdefault(draw.event.seeded, ("Source: where its generator is seeded", note))
         note = f"sets the state of {draw.event.generator} again"
         places.setdefault(draw.event.restored, ("Source: where its state is set", note))

@@ -382,7 +382,7 @@ def test_what_a_step_runs_is_said_beside_each_place_alone(tmp_path: Path) -> Non
     path.write_text(
         f"optimizer.step()\n{fill}def step(self):\n    pass\n{fill}def update(self):\n    pass\n"
     )
-    runs = f"Muon.step is defined at {path}:22 and runs Muon.update, defined at {path}:44"
+    runs = f"Muon.step is defined at {path}:22, which runs Muon.update at {path}:44"
     shown = source(Located((), f"{path}:1", f"steps; {runs}"), [], explained=False)
     notes = {code.marked: code.note for code in shown}
     assert notes[22] == "Muon.step is defined"

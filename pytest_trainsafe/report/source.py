@@ -13,8 +13,9 @@ from pytest_trainsafe.report.panels import Code
 from pytest_trainsafe.report.sections import label
 from pytest_trainsafe.report.syntax import Function, syntax_of
 
-#: The number of lines before and after the one that matters.
-AROUND = 6
+#: The number of lines before and after the one that matters, and the most lines before it of the
+#: function that it is in, which are shown from the function's beginning.
+AROUND, BEFORE = 6, 24
 
 #: The most lines of a function that are shown.
 MOST_LINES = 40
@@ -42,6 +43,8 @@ def code_at(place: str, title: str, note: str = "", methods: Sequence[str] = ())
     if not 1 <= at <= len(lines):
         return None
     first, last = max(1, at - AROUND), at + AROUND
+    begin = _begin_of_function(content, at)
+    first = min(first, begin) if at - begin <= BEFORE else first
     function = _function(content, at, methods)
     if function is not None:
         begin = min([function.lineno, *(each.lineno for each in function.decorator_list)])
@@ -59,6 +62,16 @@ def code_at(place: str, title: str, note: str = "", methods: Sequence[str] = ())
         marked=at,
         note=note,
     )
+
+
+def _begin_of_function(content: bytes, at: int) -> int:
+    """The first line of the innermost function around a line; the line itself if there is none."""
+    around = (
+        node.lineno
+        for node in _definitions(syntax_of(content))
+        if isinstance(node, Function) and node.lineno <= at <= (node.end_lineno or 0)
+    )
+    return max(around, default=at)
 
 
 def _function(content: bytes, at: int, methods: Sequence[str]) -> Function | None:

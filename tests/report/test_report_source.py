@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trainsafe.report.source import AROUND, MOST_LINES, code_at
+from pytest_trainsafe.report.source import AROUND, BEFORE, MOST_LINES, code_at
 
 MODULE = '''import torch
 
@@ -104,3 +104,13 @@ def test_a_long_function_is_cut_and_a_file_that_cannot_be_parsed_has_its_lines(
     assert len(shown.lines) == AROUND + 1
     path.write_text("(" * 50_000)
     assert code_at(f"{path}:1", "Source") is not None
+
+
+def test_a_line_is_shown_from_the_beginning_of_its_function_if_that_is_near(tmp_path: Path) -> None:
+    path = tmp_path / "function.py"
+    for before in (BEFORE - 1, BEFORE):
+        path.write_text("FILLER = 1\n" * 9 + "def run():\n" + "    pass\n" * before + "    at\n")
+        line = 11 + before
+        shown = code_at(f"{path}:{line}", "Source")
+        assert shown is not None
+        assert shown.first == (10 if before < BEFORE else line - AROUND)

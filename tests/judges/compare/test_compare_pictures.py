@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -157,3 +158,32 @@ def test_only_the_first_few_wrong_tensors_have_pictures(bench: Bench) -> None:
     shown = [panel.anchor for panel in made if isinstance(panel, Maps) and panel.anchor]
     assert len(ids) > pictures.MOST_TENSORS
     assert shown == [str(id) for id in ids[: pictures.MOST_TENSORS]]
+
+
+def test_of_replicas_that_differ_the_one_that_is_wrong_is_shown(bench: Bench) -> None:
+    def spoil(record, at, part):
+        return part + 2.0 * (torch.arange(HIDDEN) == 3) if at["tp"] else part
+
+    id = TensorId(0, 0, "activation", "fc2", "output")
+    rung = bench.rung(Point.of(tp=2), only("activation", "fc2.output", spoil), dtype="float64")
+    replicas = msgspec.structs.replace(finding(id), check="replicas")
+    shown, ranks, pairs = pictures_of(rung, [replicas])
+
+    assert isinstance(shown, Maps)
+    assert shown.maps[0].name == "candidate: rank 1"
+    assert {n for _, n in np.argwhere(wrong(shown.maps[2])).tolist()} == {3}
+    assert isinstance(ranks, Maps)
+    assert len(ranks.maps) == 2
+    assert isinstance(pairs, Table)
+    assert pairs.rows[0][-2:] == ("2", "rank 1")
+
+
+def test_the_border_of_a_range_is_around_the_cells_that_show_it() -> None:
+    rows, wide = 4 * pictures.SMALL, 2
+    range_ = Flat(5 * wide, 10 * wide, (rows, wide), ("dp",))
+    part = Part(0, {"dp": 0}, torch.ones(10 * wide), (range_,))
+    grid = pictures._Grid.of(np.ones((rows, wide)), pictures.SMALL)
+
+    # Rows 5 to 14 are in the cells 1 to 3, of four rows each.
+    [border] = pictures._of_range(part, grid)
+    assert (border.top, border.bottom) == (1, 4)

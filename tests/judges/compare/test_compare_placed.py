@@ -133,8 +133,14 @@ def test_only_so_many_lines_are_listed_and_none_without_a_call(tmp_path: Path) -
     assert called(tmp_path / "none") is None
 
 
-def test_a_line_that_sums_a_norm_is_given_one_number(tmp_path: Path) -> None:
-    norm = Reduction("all_reduce(SUM)", ("dp",), REDUCES.site, "", 1, "norm")
-    found = called(tmp_path, REDUCES, norm)
+def test_a_line_that_sums_tensors_and_a_norm_has_a_row_for_each(tmp_path: Path) -> None:
+    norm = msgspec.structs.replace(REDUCES, shape=())
+    of_norm = Reduction("all_reduce(SUM)", ("dp",), REDUCES.site, "/me/b.py:2", 1, "norm")
+    of_gradients = Reduction("all_reduce(SUM)", ("dp",), REDUCES.site, "/me/b.py:1", 8)
+    tensor = msgspec.structs.replace(REDUCES, shape=(2, 4))
+    found = called(tmp_path, tensor, norm, of_gradients, of_norm)
     assert found is not None
-    assert found.rows == (("/me/a.py:7", "all_reduce(SUM)", "dp", REST, "one number", "", 1),)
+    assert found.rows == (
+        ("/me/a.py:7", "all_reduce(SUM)", "dp", REST, "", "/me/b.py:1", 1),
+        ("/me/a.py:7", "all_reduce(SUM)", "dp", REST, "one number", "/me/b.py:2", 1),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -185,6 +186,14 @@ def test_each_judge_shows_its_panels(look, nodeid: str, marked: str, said: str) 
     assert "no panels" not in seen.page.locator("#detail").inner_text()
 
 
+def test_the_line_that_seeds_has_the_seeds_of_all_ranks(look) -> None:
+    seen = look()
+    seen.point("test_shown.py::test_drops[dp2-float64]")
+
+    said = " ".join(texts(seen, "#detail"))
+    assert re.search(r"seeds torch cpu, with seed \d+ on rank 0 and seed \d+ on rank 1", said)
+
+
 def test_the_keyboard_alone_reaches_everything_and_shows_where_it_is(look) -> None:
     seen = look()
     page = seen.page
@@ -316,4 +325,6 @@ def test_a_sentence_is_said_once_and_lines_show_what_they_have_to_do_with_the_fa
         for kind, number in (("marked", "2"), ("also", "3"), ("steps", "1"), ("idle", "5")):
             assert texts(seen, f".source tr.{kind} .line")[0].split()[-1] == number
         assert "runs in the candidate" in texts(seen, "figure.code p.file")[0]
-        assert "pale lines did not run" in detail.inner_text()
+        assert "pale text: did not run" in detail.inner_text()
+        struck = "getComputedStyle(document.querySelector('.idle code')).textDecorationLine"
+        assert seen.page.evaluate(struck) == "none"

@@ -71,7 +71,10 @@ def _of_tensor(rung: RungTraces, id: TensorId, finding: Finding, *, first: bool)
     if sides is None:
         return []
     value, reference, parts = sides
-    name = label(id)
+    name, shown, held = label(id), "candidate", parts
+    if finding.check == "replicas" and value.shape == reference.shape:
+        value, held = _of_the_wrong(value, reference, parts, rung)
+        shown += f": {name_ranks([part.rank for part in held][:32])}"
     if value.shape != reference.shape or not value.size:
         return _apart(name, parts, value, reference) if first else []
     if rung.numbers.exact:
@@ -90,13 +93,13 @@ def _of_tensor(rung: RungTraces, id: TensorId, finding: Finding, *, first: bool)
     with np.errstate(over="ignore", invalid="ignore"):
         difference = value - reference
     grid = _Grid.of(difference, FULL if first else SMALL)
-    borders = _borders(parts, rung, value.shape, grid)
+    borders = _borders(held, rung, value.shape, grid)
     scale = _scale(reference) or _scale(value)
     panels: list[Panel] = [
         Maps(
             title=f"Values: {name}",
             maps=(
-                grid.map("candidate", value, borders, scale),
+                grid.map(label(shown, 120), value, borders, scale),
                 grid.map("reference", reference, (), scale),
                 grid.map("difference", difference, borders),
             ),
@@ -108,7 +111,7 @@ def _of_tensor(rung: RungTraces, id: TensorId, finding: Finding, *, first: bool)
     ]
     if first:
         panels += _of_ranks(rung, name, parts, reference, finding)
-        panels.append(_pairs(name, value, reference, difference, parts, rung))
+        panels.append(_pairs(name, value, reference, difference, held, rung))
     return panels
 
 
@@ -131,6 +134,32 @@ def _sides(rung: RungTraces, id: TensorId) -> tuple[_Matrix, _Matrix, list[Part]
     if ours is None or theirs is None:
         return None
     return _numbers(ours), _numbers(theirs), parts
+
+
+def _of_the_wrong(
+    value: _Matrix, reference: _Matrix, parts: list[Part], rung: RungTraces
+) -> tuple[_Matrix, list[Part]]:
+    """The candidate by those replicas that differ most from the reference, and these parts.
+
+    Merged parts have the values of the first replicas, which may be right.
+    """
+    most: dict[bytes, float] = {}
+    kept: dict[bytes, Part] = {}
+    found = value.copy()
+    for part in parts:
+        try:
+            arrays = index_arrays(part.layout, part.coordinates, rung.candidate.sizes, value.shape)
+        except LayoutError:
+            return value, parts
+        at, own = np.ix_(*arrays), _numbers(part.tensor)
+        if own.shape != reference[at].shape:
+            return value, parts
+        place = b"".join(array.tobytes() for array in arrays)
+        off = float(np.nan_to_num(np.abs(own - reference[at]), nan=np.inf).max(initial=0.0))
+        if off > most.get(place, -1.0):
+            most[place], kept[place] = off, part
+            found[at] = own
+    return found, [*kept.values()]
 
 
 def _numbers(tensor: torch.Tensor) -> _Matrix:
@@ -307,7 +336,8 @@ def _of_range(part: Part, grid: _Grid) -> list[Border]:
     if high == 1:
         return [Border(0, begin * across, 1, end * across, "held by the rank")]
     bottom = -(-end // wide)
-    return [Border(begin // wide * down, 0, bottom * down, grid.columns, "held by the rank")]
+    top, bottom = math.floor(begin // wide * down), math.ceil(bottom * down)  # whole cells
+    return [Border(top, 0, bottom, grid.columns, "held by the rank")]
 
 
 def _tied(parts: Sequence[Part], finding: Finding) -> str:

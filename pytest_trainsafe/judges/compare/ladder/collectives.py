@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,6 +26,7 @@ class _Line(NamedTuple):
     call: str
     axes: str
     during: str
+    of_one: bool
 
 
 def collectives(candidate: Trace) -> Table | None:
@@ -36,8 +38,7 @@ def collectives(candidate: Trace) -> Table | None:
     """
     calls: Counter[_Line] = Counter()
     names: dict[_Line, dict[str, None]] = {}
-    callers: dict[tuple[str, str, str], dict[str, None]] = {}
-    norms: set[tuple[str, str, str]] = set()
+    callers: dict[tuple[str, str, str, bool], dict[str, None]] = {}
     for rank in candidate.ranks:
         own: Counter[_Line] = Counter()
         for event in rank.events_of(CollectiveEvent):
@@ -48,6 +49,7 @@ def collectives(candidate: Trace) -> Table | None:
                 str(event),
                 over(candidate.point, event.ranks),
                 _during(event),
+                event.shape is not None and math.prod(event.shape) == 1,
             )
             own[line] += 1
             names.setdefault(line, {})
@@ -55,8 +57,7 @@ def collectives(candidate: Trace) -> Table | None:
                 names[line][event.name] = None
         calls |= own  # the most of any rank
         for made in rank.events_of(Reduction):
-            key = relative(made.site), made.call, " and ".join(made.axes)
-            norms |= {key} if made.of == "norm" else set()
+            key = relative(made.site), made.call, " and ".join(made.axes), made.numel == 1
             if made.caller:
                 callers.setdefault(key, {})[relative(made.caller)] = None
     if not calls:
@@ -72,9 +73,11 @@ def collectives(candidate: Trace) -> Table | None:
         columns=("line", "call", "over", "during", "of", "called at", "how often"),
         rows=tuple(
             (
-                *map(label, line),
-                label(_listed([*names[line]]) or ("one number" if line[:3] in norms else "")),
-                label(_listed([*callers.get(line[:3], ())])) if line.during == REST else "",
+                *map(label, line[:4]),
+                label(_listed([*names[line]]) or ("one number" if line.of_one else "")),
+                label(_listed([*callers.get((*line[:3], line.of_one), ())]))
+                if line.during == REST
+                else "",
                 calls[line],
             )
             for line in listed

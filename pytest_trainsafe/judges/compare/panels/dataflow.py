@@ -183,7 +183,8 @@ def _over(one: One) -> float:
 def curves(compared: Compared) -> list[Panel]:
     """Errors and what is allowed: over the forward, and over the kind of the first wrong tensor.
 
-    None on exact numbers, whose errors have no size.
+    None on exact numbers, whose errors have no size.  A forward without any error says nothing
+    beside the kind that is wrong.
     """
     if rung_named(compared.rung.dtype).exact:
         return []
@@ -192,8 +193,10 @@ def curves(compared: Compared) -> list[Panel]:
         asked.append(compared.lead.kind)
     elif compared.lead is None:
         asked.append("main_grad")
-    made = [_curve(compared, kind) for kind in asked]
-    return [panel for panel in made if panel is not None]
+    made = [panel for kind in asked if (panel := _curve(compared, kind)) is not None]
+    if len(made) == 2 and compared.lead is not None and not any(made[0].lines[0].values):
+        made = made[1:]
+    return [*made]
 
 
 def _curve(compared: Compared, kind: Kind) -> Series | None:

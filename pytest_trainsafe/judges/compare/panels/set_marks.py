@@ -109,12 +109,23 @@ def _function_at(path: str, line: int) -> Function | None:
     return next((node for node in nodes if node.lineno == line), None)
 
 
+def is_about(place: str, name: str) -> bool:
+    """Whether the innermost function around a "file:line" uses a variable or attribute `name`."""
+    nodes = ast.walk(_function_around(place) or ast.Module([], []))
+    return any(name in (getattr(node, "id", ""), getattr(node, "attr", "")) for node in nodes)
+
+
 def _around(place: str) -> str:
     """The name of the innermost function around a "file:line"; "" for none."""
+    function = _function_around(place)
+    return "" if function is None else function.name
+
+
+def _function_around(place: str) -> Function | None:
     path, _, line = place.rpartition(":")
     nodes = (node for node in ast.walk(parsed(path)) if isinstance(node, Function))
     inner = [node for node in nodes if node.lineno <= int(line) <= (node.end_lineno or 0)]
-    return max(inner, key=lambda node: node.lineno).name if inner else ""
+    return max(inner, key=lambda node: node.lineno, default=None)
 
 
 def set_text(name: str, shown: str, lines: Collection[str]) -> str:

@@ -14,7 +14,12 @@ from pytest_trainsafe.judges.compare.judgement import lead_of, suspect
 from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting
 from pytest_trainsafe.judges.compare.localize.code.ran import UNKNOWN, Ran
 from pytest_trainsafe.judges.compare.panels.marks import with_marks
-from pytest_trainsafe.judges.compare.panels.set_marks import marks_read, set_at, set_text
+from pytest_trainsafe.judges.compare.panels.set_marks import (
+    is_about,
+    marks_read,
+    set_at,
+    set_text,
+)
 from pytest_trainsafe.judges.compare.panels.state import begins_at
 from pytest_trainsafe.report.called import called_at
 from pytest_trainsafe.report.panels import Code
@@ -115,7 +120,7 @@ def source(
         if len(made) == 1 or place == at_fault or _CALLS.search(clause):
             more += _called(code, place, methods[0], ran)
         if summed and phase in _OF_REDUCTIONS:
-            more += _set_marks(code, place, lead.source if lead is not None else "", ran)
+            more += _set_marks(code, place, lead, ran)
         if len(made) == 1 and (begins := begins_at(place.rpartition(":")[0], code.marked)):
             more += _first_value(place, begins)
         if phase in _FORWARD and (located is None or place == located.source):
@@ -157,22 +162,26 @@ def _in_order(made: Sequence[Code], beside: Mapping[int, Sequence[Code]]) -> lis
     return shown
 
 
-def _set_marks(code: Code, place: str, source: str, ran: Ran) -> list[Code]:
+def _set_marks(code: Code, place: str, lead: Finding | None, ran: Ran) -> list[Code]:
     """The lines that set the marks of parameters on which the reduction at a place depends.
 
-    Those are one in the file of `source`, the class of the wrong parameter, the outermost call, and
-    the line that sets the mark.
+    Those are one in the file that defines the class of the wrong parameter `lead`, one in a
+    function about its module, by name, the outermost call, and the line that sets the mark.
     """
     path = place.rpartition(":")[0]
+    source = lead.source if lead is not None else ""
+    words = "" if lead is None or lead.where is None else lead.where.module
+    module = next((each for each in reversed(words.split(".")) if not each.isdecimal()), "")
     files = {line.rpartition(":")[0] for line in (*ran.lines, source) if line}
     own = source.rpartition(":")[0]
-    shown = []
+    shown: list[Code] = []
     for line in code.also:
         for name in marks_read(path, line):
             lines = [at for at in set_at(name, path, files) if ran.line(at) is not False]
             near = [each for each in lines if own and each.startswith(f"{own}:")]
-            for at in dict.fromkeys([*near[:1], *lines[-1:], *lines[:1]]):
-                panel = code_at(at, MARKED, set_text(name, at, lines))
+            about = [each for each in lines if module and is_about(each, module)]
+            for at in dict.fromkeys([*near[:1], *about[:1], *lines[-1:], *lines[:1]]):
+                panel = code_at(at, MARKED, set_text(name, at, () if shown else lines))
                 if panel is not None and not _has(code, panel):
                     shown.append(panel)
     return shown
@@ -191,7 +200,8 @@ def _called(code: Code, place: str, method: str, ran: Ran) -> list[Code]:
         for each, caller in called_at(f"{path}:{line}", method).items():
             called.setdefault(each, caller)
     found: list[Code] = []
-    idle: set[str] = set()  # the lines of functions that only lines which did not run call
+    # The lines that did not run, and those of functions that only these call.
+    idle = {f"{path}:{line}" for line in code.idle}
     for each, caller in called.items():
         if caller in idle or ran.line(caller) is False:
             idle |= _lines_of(each)
@@ -258,6 +268,9 @@ def _without(place: str, clause: str, source: str) -> str:
         calls = clause.removeprefix("the loss is computed with ").split(", ")
         here_only = next(each for each in calls if re.search(rf" at {here}", each))
         return f"the loss is computed with {here_only.partition(' at ')[0]}"
+    if found := re.fullmatch(r"(\S+) is defined at (\S+), which runs (.*)", clause):
+        runs = re.search(rf"(\S+) at {here}", found[3])
+        return f"{found[1]} is defined" if runs is None else f"{found[1]} runs {runs[1]}"
     clause = clause.replace(", called at ", ", called by ")
     return re.sub(rf"(?:,? is|,)? at {here}", "", clause)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from pytest_trainsafe.report.syntax import Function, parsed
 
@@ -21,15 +22,15 @@ _CONSTRUCTORS = frozenset({"__init__", "__post_init__", "reset_parameters"})
 def kept_state(tree: ast.Module, function: Function) -> Iterator[int]:
     """The lines of the class of a method that change attributes which later calls find changed.
 
-    These are the attributes that a method beside the constructor changes, and that some method
-    reads.  In the constructor, they are given their first value.  The lines of `function` that read
-    one are among them.
+    These are the attributes that a method beside the constructor changes, and that some method, or
+    something else in the file, reads.  In the constructor, they are given their first value.  The
+    lines of `function` that read one are among them.
     """
     cls = next((each for each in ast.walk(tree) if _has(each, function)), None)
     methods = [each for each in getattr(cls, "body", ()) if isinstance(each, Function)]
     later = [each for each in methods if each.name not in _CONSTRUCTORS]
     changed = {name for method in later for name, _ in _changes(method)}
-    kept = changed & {name for method in methods for name, _ in _reads(method)}
+    kept = changed & {each.attr for each in ast.walk(tree) if _is_read(each)}
     yield from (line for each in methods for name, line in _changes(each) if name in kept)
     yield from (line for name, line in _reads(function) if name in kept)
 
@@ -97,10 +98,14 @@ def _changed_container(node: ast.AST) -> ast.expr | None:
     return None
 
 
+def _is_read(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+
+
 def _reads(method: Function) -> Iterator[tuple[str, int]]:
     """The attributes of `self` that a method reads, with the lines."""
     for node in ast.walk(method):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and _own(node):
+        if _is_read(node) and _own(node):
             yield _own(node), node.lineno
 
 

@@ -78,10 +78,12 @@ class Compared:
             if due is not None and due.error is not None:
                 error, allowed = due.error, due.allowed
             if due is not None and not (ratio or 0.0) > 1:
-                ratio = math.inf  # such as a replica that differs, although the first one agrees
+                ratio = math.inf
+                if due.check == "replicas":  # measured is the first replica, which agrees
+                    error = allowed = None
             ratio = 0.0 if ratio is None else ratio  # compared, and equal
             said = _said(due, id in comparison.unsought)
-            if due is not None and ratio == math.inf and not missing:
+            if due is not None and ratio == math.inf and not missing and due.check != "replicas":
                 said = label(f"{said}; ∞: {_unbounded(due, allowed)}")
             found.append(One(id, state, error, allowed, ratio, said, missing))
         return cls(rung, tuple(found), lead)
@@ -101,15 +103,14 @@ def _said(finding: Finding | None, unsought: bool) -> str:
     if finding.pattern is not None:
         return label(finding.pattern.short or finding.pattern.text)
     if finding.error is None:
-        return label(finding.message)
-    sought = "a pattern was not looked for" if unsought else "no pattern fits"
+        replicas = finding.check == "replicas"
+        return label(finding.message.partition("; ")[0] if replicas else finding.message)
+    sought = "not looked for" if unsought else "no pattern fits"
     return label(f"{finding.message}; {sought}" if finding.message else sought)
 
 
 def _unbounded(finding: Finding, allowed: float | None) -> str:
     """Why a wrong tensor has no error as a multiple of what is allowed."""
-    if finding.check == "replicas":
-        return "ranks that must hold equal values differ"
     if finding.error is not None and math.isinf(finding.error):
         return "the reference is exactly zero there, or a value is not finite"
     if allowed == 0:
@@ -169,7 +170,7 @@ def _blanks(shown: Sequence[One]) -> str:
     if any(one.ratio == 0 and one.state != "first" for one in lacking):
         text += "; – beside 0: the values are equal, bit by bit, so there is no error"
     if any(one.missing or one.ratio == math.inf for one in lacking):
-        text += "; – in a wrong row: there are no two values of which an error could be taken"
+        text += "; – in a wrong row: a Run has no such tensor, or ranks that must agree differ"
     return text
 
 

@@ -135,7 +135,8 @@ def _pattern(
     close = "(exactly)"
     if not wrong.numbers.exact:
         left = wrong.norm(wrong.minus(value, wrong.reference))
-        close = f"(to {left / (wrong.norm(wrong.reference) or 1.0):.1e})"
+        if left:
+            close = f"(to {left / (wrong.norm(wrong.reference) or 1.0):.1e})"
     noun = _NOUNS.get(wrong.kind, "gradient" if "grad" in wrong.kind else "value")
     instead = _instead(wrong, axes) if divided == axes and wrong.kind in _REDUCED else ()
     if divided == axes:

@@ -19,6 +19,9 @@ MOST_DRAWS, MOST_RANKS = 48, 32
 #: The most places of which lines are shown.
 MOST_PLACES = 4
 
+#: The most seeds that a note names.
+_MOST_SEEDS = 4
+
 
 def draw_panels(draws: Draws, findings: Sequence[Finding]) -> tuple[Panel, ...]:
     """The draws of every rank in the step of the first broken rule; none if no rule is broken."""
@@ -77,8 +80,14 @@ def _lines(draws: Draws, at: Draw | None) -> list[Code]:
     ]
     places = {at.event.line: ("Source: the draw", describe_draw(at))}
     for draw in (at, *there):
-        seed = f", with seed {draw.event.seed} on rank {draw.rank.rank}" if draw.event.seed else ""
-        note = f"seeds {draw.event.generator}{seed}"
+        event = draw.event
+        seeds: dict[int, str] = {}  # of each rank the first
+        for each in there:
+            if (each.event.seeded, each.event.generator) == (event.seeded, event.generator):
+                seeds.setdefault(each.rank.rank, f"seed {each.event.seed} on rank {each.rank.rank}")
+        note = f"seeds {event.generator}"
+        if event.seed:
+            note += f", with {' and '.join([*seeds.values()][:_MOST_SEEDS])}"
         places.setdefault(draw.event.seeded, ("Source: where its generator is seeded", note))
         note = f"sets the state of {draw.event.generator} again"
         places.setdefault(draw.event.restored, ("Source: where its state is set", note))

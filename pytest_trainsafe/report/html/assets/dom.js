@@ -36,6 +36,10 @@ function path(text) {
   return h("bdi", {class: "name"}, pieces.map((piece, i) => (i ? [h("wbr"), piece] : piece)));
 }
 
+// A name of a kind with places where a line may break.
+const broken = (text) => String(text).split(/(?<=_)/).map((piece, i) =>
+  (i ? [h("wbr"), piece] : piece));
+
 function asNumber(value) {
   if (value === "inf" || value >= INFINITE) return Infinity;
   if (value === "-inf" || value <= -INFINITE) return -Infinity;

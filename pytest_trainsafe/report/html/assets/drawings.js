@@ -22,11 +22,24 @@ draw.series = (panel) => {
     .filter((value) => Number.isFinite(value) && value > 0);
   const least = known.length ? Math.floor(Math.log10(Math.min(...known))) : -1;
   const most = Math.max(Math.ceil(Math.log10(Math.max(...known, 10 ** least))), least + 1);
-  const [left, right, top, height, below] = [150, 12, 10, 180, 160];
-  const width = Math.max(420, Math.min(1100, left + right + 18 * count));
+  // Whole parts of a name: the last ones, and before them the number of the layer.
+  const tail = (text) => {
+    const parts = text.split(".");
+    if (text.length <= 26 || parts.length < 3) return text.length > 34 ? `…${text.slice(-33)}` : text;
+    const layer = parts.slice(0, -2).find((part) => /^\d+$/.test(part));
+    const end = parts.slice(-2).join(".");
+    const kept = end.length > 28 ? `…${end.slice(-27)}` : end;
+    return layer === undefined ? `…${kept}` : `${layer} … ${kept}`;
+  };
+  const longest = Math.max(0, ...panel.places.map((place) => tail(place).length));
+  const none = panel.lines.some((line) => line.values.includes(0)) ? 22 : 0;  // a row for zeros
+  const [left, right, top, height, below] = [150, 12, 20, 180, none + 16 + 4.2 * longest];
+  const room = document.getElementById("detail").clientWidth - 50;
+  const width = Math.max(420, Math.min(1100, room, left + right + 18 * count));
   const x = (i) => left + (count > 1 ? (i * (width - left - right)) / (count - 1) : 20);
   const y = (value) => {
     const given = asNumber(value);
+    if (given === 0) return top + height + none - 4;
     const power = given <= 0 ? least : Math.min(most, Math.max(least, Math.log10(given)));
     return top + (height * (most - power)) / (most - least);
   };
@@ -37,23 +50,20 @@ draw.series = (panel) => {
     s("line", {class: "grid", x1: left, x2: width - right, y1: y(10 ** power), y2: y(10 ** power)}),
     s("text", {class: "tick", x: left - 6, y: y(10 ** power) + 4, "text-anchor": "end"},
       `1e${power}`)]);
-  const every = Math.max(1, Math.ceil(count / 28));
-  // Whole parts of a name: the last ones, and before them the number of the layer.
-  const tail = (text) => {
-    const parts = text.split(".");
-    if (text.length <= 26 || parts.length < 3) return text.length > 34 ? `…${text.slice(-33)}` : text;
-    const layer = parts.slice(0, -2).find((part) => /^\d+$/.test(part));
-    const end = parts.slice(-2).join(".");
-    const kept = end.length > 28 ? `…${end.slice(-27)}` : end;
-    return layer === undefined ? `…${kept}` : `${layer} … ${kept}`;
-  };
+  if (none) {
+    grid.push(s("text", {class: "tick zero", x: left - 6, y: y(0) + 4, "text-anchor": "end"},
+      "exactly 0"));
+  }
+  const every = Math.max(1, Math.ceil((14 * count) / (width - left - right)));
   const places = panel.places.map((place, i) => (i % every ? null : s("text", {class: "tick",
-    transform: `translate(${x(i) + 3},${top + height + 10}) rotate(-48)`, "text-anchor": "end"},
+    transform: `translate(${x(i) + 3},${top + height + none + 10}) rotate(-48)`,
+    "text-anchor": "end"},
   tail(place))));
   const curves = panel.lines.map((line, n) => {
     let pen = false;
     const d = line.values.map((value, i) => {
-      if (value === null || Number.isNaN(asNumber(value))) { pen = false; return ""; }
+      // An exact zero has no place on the logarithmic axis: a dot apart, and no line.
+      if (!value || Number.isNaN(asNumber(value))) { pen = false; return ""; }
       const to = `${pen ? "L" : "M"}${x(i).toFixed(1)} ${y(value).toFixed(1)}`;
       pen = true;
       return to;
@@ -65,7 +75,7 @@ draw.series = (panel) => {
   });
   const firsts = (panel.states || []).map((state, i) => (state === "first" ? s("g", {},
     s("line", {class: "first", x1: x(i), x2: x(i), y1: top, y2: top + height}),
-    s("text", {class: "flag", x: x(i) + (i > count / 2 ? -5 : 5), y: top + 12,
+    s("text", {class: "flag", x: x(i), y: top - 6,
       "text-anchor": i > count / 2 ? "end" : "start"}, "first wrong")) : null));
   const names = panel.lines.map((line) => line.name).join(", ");
   const drawing = s("svg", {class: "series", role: "img", width, height: top + height + below,
@@ -86,6 +96,8 @@ draw.timeline = (panel) => {
   const least = starts.length ? Math.min(...starts) : 0;
   const most = Math.max(...panel.events.map((event) => event[1] + event[2]), least + 1);
   const groups = [...new Set(panel.events.map((event) => event[4]))];
+  // Eight colours, then the same with stripes.
+  const shade = (n) => `g${n % 8}${Math.floor(n / 8) % 2 ? " striped" : ""}`;
   const columns = most - least;
   const ordinal = panel.events.every((event) => event[2] === 1 && Number.isInteger(event[1]));
   const percent = (value) => `${(100 * value) / columns}%`;
@@ -93,7 +105,7 @@ draw.timeline = (panel) => {
     const bars = panel.events.filter((event) => event[0] === number).map((event) => {
       const [, start, length, label, group, state, detail, anchor] = event;
       const said = [STATES[state], label, detail].filter(Boolean).join(", ");
-      return h("li", anchored(anchor, {class: `bar g${groups.indexOf(group) % 8} ${state || ""}`,
+      return h("li", anchored(anchor, {class: `bar ${shade(groups.indexOf(group))} ${state || ""}`,
         title: said, style: {left: percent(start - least), width: percent(length)}}),
       h("span", {}, label), state ? h("span", {class: "away"}, `, ${STATES[state]}`) : null);
     });
@@ -105,7 +117,7 @@ draw.timeline = (panel) => {
     h("div", {class: "axis"}, h("span", {}, short(least)), h("span", {}, panel.unit || ""),
       h("span", {}, short(most))));
   const keys = groups.length > 1 && groups.length <= 16 ? h("div", {class: "legend"},
-    groups.map((group, n) => h("span", {class: `group-key g${n % 8}`}, group || "other"))) : null;
+    groups.map((group, n) => h("span", {class: `group-key ${shade(n)}`}, group || "other"))) : null;
   const rows = panel.events.map((event) => [panel.lanes[event[0]], event[1], event[3],
     event[6] || "", STATES[event[5]] || ""]);
   return figure(panel, [scrolled(body, panel.title),

@@ -38,12 +38,21 @@ const WORDS = [
     "is as large as the reference; of exact numbers, the share of the elements that differ"],
   ["error ÷ allowed", "the error as a multiple of what rounding explains: above 1 it is wrong; ≠ " +
     "and ∞ stand where no error is allowed, or where ranks that must agree differ"],
-  ["pattern", "how the wrong values follow from the right ones; “not looked for” says that other " +
-    "wrong tensors came before"],
+  ["pattern", "how the wrong values follow from the right ones; “not looked for”: other wrong " +
+    "tensors came before; rows and positions are indices of a dimension, however it is drawn"],
+  ["missing", "one of the two Runs has no such tensor, such as the gradient of a parameter that " +
+    "the backward does not reach"],
+  ["replica", "one of the ranks' copies of what several ranks hold; copies must be equal"],
+  ["layout", "which elements of a tensor each rank holds, by default all; an annotation of the " +
+    "program declares another one, and “local” declares a tensor that the reference lacks"],
+  ["tied", "one parameter in two places, such as the first and the last pipeline stage; each has " +
+    "a copy, and the gradients of the copies must be summed"],
+  ["mark", "an attribute that the program sets on some parameters, such as sequence_parallel, and " +
+    "by which it decides how to reduce their gradients"],
   ["generated gradients", "random gradients that both Runs are given in place of wrong ones, so " +
     "that the optimizer's step is judged alone"],
   ["root module", "the model itself, whose output is called “output”"],
-  ["look at", "the most suspect place first; others lead there, or are called on the way"],
+  ["look at", "the most suspect place first, then what it calls and what leads to it"],
 ];
 
 // The facts that say what is wrong, on which axis, in which tensor and at which line.
@@ -58,29 +67,69 @@ function answersOf(entry) {
   return [
     ["finding", outcome.line ? path(withoutPlace(outcome)) : ""],
     ["first wrong", first.where ? h("span", {}, h("a", {href: linkTo({point: entry.key,
-      tensor: first.where})}, path(first.where)), meaningOf(first.where)) : ""],
+      tensor: first.where})}, path(once(first.where))), meaningOf(first.where)) : ""],
     ["error", error],
-    ["missing", outcome.line.includes(first.message) ? "" : missing(first)],
+    [unmeasured(first), outcome.line.includes(first.message) ? "" : missing(first)],
+    ["also missing", alsoMissing(entry)],
     ["pattern", patternOf(first)],
     ["so", first.cause ? name(first.cause, "said") : ""],
     ...factsOf(first).filter(([label]) => BESIDE.includes(label)),
     ["reason", !first.where && outcome.reason && !outcome.line.includes(
       outcome.reason.slice(0, 40)) ? name(outcome.reason, "said") : ""],
+    ["also seen", alsoSeen(entry)],
     ["look at", lookAt(entry)],
   ];
 }
+
+// Notes on what is not compared that bear on the fault: what lacks a counterpart, and what is said
+// of the modules at fault.  The other notes stand at the end of their section.
+function alsoSeen(entry) {
+  const {first} = entry.outcome;
+  const faulty = (first.facts || []).filter(([label]) => label === "faulty")
+    .flatMap(([, text]) => text.split(/[\s,:;()]+/)).filter((each) => each.includes("."));
+  const words = new Set([first.module, ...faulty].filter(Boolean));
+  return listed(judgedOf(entry).flatMap((section) => section.notes || [])
+    .filter((note) => note.includes(" have no counterpart ") ||
+      note.split(/[\s,:;()]+/).some((word) => words.has(word)))
+    .slice(0, MOST_SEEN).flatMap(unsaid).map((note) => h("div", {},
+      name(note.replace(/^not compared: (what follows from )?/, ""), "said"))));
+}
+const listed = (rows) => (rows.length ? rows : "");
+const MOST_SEEN = 3;
+
+const judgedOf = (entry) => entry.sections.filter((section) => section.verdict !== "pass");
+
+// How many tensors of each kind, beside the first wrong one, only one of the Runs has.
+function alsoMissing(entry) {
+  const found = {};
+  for (const panel of judgedOf(entry).flatMap((section) => section.panels || [])) {
+    const [kind, over] = ["kind", "error ÷ allowed"].map((each) =>
+      (panel.type === "table" ? panel.columns || [] : []).indexOf(each));
+    if (kind < 0 || over < 0) continue;
+    panel.rows.forEach((row, i) => {
+      if (row[over] !== "missing" || panel.states[i] === "first") return;
+      (found[row[kind]] = found[row[kind]] || new Set()).add(row[0]);
+    });
+  }
+  return listed(Object.entries(found).map(([kind, names]) => h("div", {}, `${kind} of `,
+    name([...names].slice(0, 2).join(", "), "said"),
+    names.size > 2 ? ` and ${names.size - 2} more` : "")));
+}
+
+// What a tensor without a measured error lacks: a counterpart, or equal values on all ranks.
+const unmeasured = (first) => ({missing: "missing", replicas: "ranks"}[first.check] || "differs");
 
 // The other facts about what is wrong.
 const detailsOf = ({outcome}) =>
   factsOf(outcome.first).filter(([label]) => !BESIDE.includes(label));
 
 // The facts that stand beside the answers.
-const BESIDE = ["axis", "stage", "begins", "faulty", "why", "marks", "settings"];
+const BESIDE = ["axis", "stage", "begins", "faulty", "also faulty", "why", "marks", "settings"];
 
 // The finding; its place is left out where the lines to look at follow.
 const withoutPlace = ({line, first}) => once(
   first.source ? line.replace(/, at \S+:\d+$/, "") : line);
-const once = (line) => line.replace(/^(\w+) · \1(?=:)/, "$1");  // a tensor that has its kind's name
+const once = (line) => line.replace(/^(\w+) · \1(?=:| ·)/, "$1");  // a tensor that has its kind's name
 
 // What the kind of a tensor means, by the tensor's name: "weight · param_grad · step 0".
 function meaningOf(where) {
@@ -89,8 +138,8 @@ function meaningOf(where) {
 }
 
 // What is said of a tensor without a measured error, such as a missing one.
-const missing = (first) => (first.error === null && first.where && first.message ?
-  name(first.message, "said") : "");
+const missing = (first) => (first.error === null && first.where && first.message &&
+  first.message !== first.pattern ? name(first.message, "said") : "");
 
 // The relation of a wrong tensor to the reference's; a missing one has none.
 function patternOf(first) {
@@ -102,15 +151,18 @@ function patternOf(first) {
 const factsOf = (first) => (first.facts || []).map(([label, text]) =>
   [label, name(text, "said")]);
 
-const MOST_ALSO = 3;  // of the lines that take part, at each place
+// The most places that the answers have, and the most lines beside each.
+const MOST_PLACES = 6;
+const MOST_ALSO = 3;
 
 // The places to look at, one a line: those of the cards with their lines, and in their order.
 function lookAt(entry) {
   const {source, what} = entry.outcome.first;
-  const cards = entry.sections.filter((section) => section.verdict !== "pass")
-    .flatMap((section) => section.panels || []).filter((panel) => panel.type === "code");
+  const cards = judgedOf(entry).flatMap((section) => section.panels || [])
+    .filter((panel) => panel.type === "code");
   if (cards.length) {
-    return cards.map(({file, first, lines, marked, note, also}) => {
+    const more = cards.length - MOST_PLACES;
+    return [cards.slice(0, MOST_PLACES).map(({file, first, lines, marked, note, also}) => {
       const place = `${file.replace(/:\d+$/, "")}:${marked}`;
       const line = (lines[marked - first] || "").trim();
       return h("div", {title: place}, path(place),
@@ -119,7 +171,7 @@ function lookAt(entry) {
           h("span", {class: "quiet"}, ` with line ${each} `),
           h("code", {class: "said-line"}, h("bdi", {}, (lines[each - first] || "").trim()))]),
         unsaid(note).map((each) => [" ", h("span", {class: "quiet"}, name(each, "said"))]));
-    });
+    }), more > 0 ? h("div", {class: "quiet"}, `and ${plural(more, "place")} below`) : null];
   }
   if (!source) return "";
   const [own, ...others] = what.split("; ");
@@ -153,11 +205,23 @@ function sectionOf(section) {
 function drawPoint(entry) {
   const article = document.getElementById("detail");
   said.clear();
-  const failing = entry.sections.filter((section) => section.verdict !== "pass");
+  const failing = judgedOf(entry);
   const order = [...failing, ...entry.sections.filter((section) => section.verdict === "pass")];
   article.replaceChildren(...[h("p", {class: "back"}, h("a", {href: "#"}, "All points")),
     headOf(entry), order.map(sectionOf), runOf(entry.run)]
     .flat(3).filter(Boolean));
+  showLeads(article);
+}
+
+// Scrolls boxes that are too narrow sideways to what is wrong first.
+function showLeads(article) {
+  for (const box of article.querySelectorAll(".scroll")) {
+    const lead = box.scrollWidth > box.clientWidth && box.querySelector(".node.first, .leads");
+    if (lead) {
+      const at = lead.getBoundingClientRect().right - box.getBoundingClientRect().left;
+      box.scrollLeft = Math.max(0, at + 20 - box.clientWidth);
+    }
+  }
 }
 
 function runOf(number) {
@@ -184,7 +248,7 @@ function drawOverview() {
       facts([
         ["where", family.where ? name(family.where, "said") : ""],
         ["error", family.size],
-        ["missing", missing(first)],
+        [unmeasured(first), missing(first)],
         ["pattern", patternOf(first)],
         ["so", family.cause ? name(family.cause, "said") : ""],
         ...factsOf(first),

@@ -36,6 +36,8 @@ draw.table = (panel) => {
   const numeric = columns.map((_, i) => i > 0 &&
     panel.rows.some((row) => typeof row[i] === "number") &&
     panel.rows.every((row) => row[i] === null || row[i] === "missing" || !isText(row[i])));
+  const long = columns.map((_, i) => panel.rows.some((row) => isText(row[i]) &&
+    row[i].length > 60));
   const rows = panel.rows.map((row, number) => {
     const state = (panel.states || [])[number] || "";
     const anchor = (panel.anchors || [])[number];
@@ -46,7 +48,7 @@ draw.table = (panel) => {
           h("span", {class: `tag ${state}`}, STATES[state]) : null;
         return h("th", {scope: "row"}, text, said && " ", said);
       }
-      return h("td", {class: numeric[i] ? "number" : null}, text);
+      return h("td", {class: numeric[i] ? "number" : long[i] ? "long" : null}, text);
     });
     return h("tr", anchored(anchor, {class: state || null}), cells);
   });
@@ -66,9 +68,10 @@ draw.table = (panel) => {
 const LEVELS = [["0", "equal"], ["2", "≤ 0.1"], ["4", "≤ 1"], ["5", "≤ 10"], ["6", "≤ 1000"],
   ["7", "more"]];
 
-const legend = () => h("div", {class: "legend", "aria-label": "Colours"},
+const legend = (values) => h("div", {class: "legend", "aria-label": "Colours"},
   h("span", {class: "quiet"}, "error ÷ allowed"),
-  LEVELS.map(([each, text]) => h("span", {class: `key l${each}`}, text)));
+  LEVELS.map(([each, text]) => h("span", {class: `key l${each}`}, text)),
+  values.includes("missing") ? h("span", {class: "quiet"}, "missing: in one Run only") : null);
 
 draw.heat = (panel) => {
   const first = panel.first || [-1, -1];
@@ -81,9 +84,9 @@ draw.heat = (panel) => {
       value === null ? "" : short(value), leads ? h("span", {class: "away"}, " first wrong") : null);
     })));
   const head = h("thead", {}, h("tr", {}, h("td"),
-    panel.columns.map((column) => h("th", {scope: "col"}, column))));
+    panel.columns.map((column) => h("th", {scope: "col"}, broken(column)))));
   return figure(panel, scrolled(h("table", {class: "heatmap"}, head, h("tbody", {}, rows)),
-    panel.title), legend());
+    panel.title), legend(panel.values.flat()));
 };
 
 // Modules in rows and phases in lanes; a line through a lane shows where data flows.
@@ -113,14 +116,14 @@ draw.graph = (panel) => {
     }));
   };
   const head = h("thead", {}, h("tr", {}, h("th", {scope: "col"}, "module"),
-    panel.lanes.map((lane, i) => h("th", {scope: "col"}, lane,
+    panel.lanes.map((lane, i) => h("th", {scope: "col"}, broken(lane),
       h("span", {class: "arrow", "aria-label": up.has(i) ? "upwards" : "downwards", role: "img"},
         up.has(i) ? " ↑" : " ↓")))));
   const rows = panel.rows.map((row, i) => h("tr", {}, h("th", {scope: "row"}, path(row)),
     panel.lanes.map((_, lane) => cell(lane, i))));
   const table = h("table", {class: "dataflow"}, head, h("tbody", {}, rows));
   roving(table);
-  return figure(panel, scrolled(table, panel.title), legend());
+  return figure(panel, scrolled(table, panel.title), legend(panel.nodes.map((node) => node[3])));
 };
 
 draw.code = (panel) => {
@@ -144,8 +147,8 @@ draw.code = (panel) => {
 
 // Lines beside the one that matters, by what they have to do with it.
 const LINES = ["also", "steps", "idle"];
-const OF_LINES = {marked: "this line", also: "takes part", steps: "leads there",
-  idle: "did not run"};
-const OF_BARS = {also: "lines with a bar at their number take part",
-  steps: "lines with a dotted bar lead there: conditions, jumps, and what makes the result",
-  idle: "pale lines did not run"};
+const OF_LINES = {marked: "this line", also: "may be at fault too",
+  steps: "decides whether these lines run, or makes the result", idle: "did not run"};
+const OF_BARS = {also: "bar at the number: may be at fault too",
+  steps: "dotted bar: decides whether these lines run, or makes the result",
+  idle: "pale text: did not run"};

@@ -109,6 +109,31 @@ def test_curves_show_the_error_what_is_allowed_and_the_effect_of_the_fault() -> 
     assert series.states == ("pale", "pale", "first", "pale")
 
 
+def test_a_forward_without_an_error_has_no_curve_beside_what_is_wrong() -> None:
+    ids = [
+        tensor(f"layers.{n}", kind) for kind in ("activation", "activation_grad") for n in (0, 1)
+    ]
+    for error, titles in ((0.0, ["activation_grad"]), (1e-15, ["activation", "activation_grad"])):
+        judgement = judged(ids, {ids[-1]: 5e-14})
+        measured = judgement.rungs[0].comparison.measured
+        assert measured is not None
+        measured.update(dict.fromkeys(ids[:2], Measured(error, 1e-14, error / 1e-14)))
+        made = [panel for panel in panels(judgement) if isinstance(panel, Series)]
+        assert [panel.title for panel in made] == [f"Errors of {each}, in order" for each in titles]
+
+
+def test_replicas_that_differ_have_no_error_of_the_first_one() -> None:
+    wrong = tensor("layers.0.up")
+    judgement = judged(IDS, {wrong: 1e-16})
+    comparison = judgement.rungs[0].comparison
+    [found] = comparison.findings
+    comparison.findings[:] = [msgspec.structs.replace(found, check="replicas", error=None)]
+    table = next(p for p in panels(judgement) if p.title == "Compared tensors")
+
+    assert isinstance(table, Table)
+    assert table.rows[0][4:7] == (None, None, "inf")
+
+
 def test_a_wrong_tensor_without_a_measured_error_is_marked_too() -> None:
     missing = tensor("layers.0.up", "param_grad", "weight")
     made = [*panels(judged(IDS, {missing: None}))]
@@ -249,7 +274,7 @@ def test_a_wrong_tensor_without_a_pattern_says_whether_one_was_looked_for() -> N
 
     assert isinstance(table, Table)
     assert [row[-1] for row in table.rows] == [
-        *("partial sums over tp", "no pattern fits", "a pattern was not looked for")
+        *("partial sums over tp", "no pattern fits", "not looked for")
     ]
 
 
@@ -349,3 +374,16 @@ def test_the_point_decides_which_lines_of_a_shown_function_did_not_run(
     code = find(Code, [*panels(judgement)])
     # By dp, programs also mean dp and cp together, so that at cp=2 nothing is known of it.
     assert code.idle == (*cp_idle, *dp_idle)
+
+
+def test_what_a_step_runs_is_said_beside_each_place_alone(tmp_path: Path) -> None:
+    path = tmp_path / "muon.py"
+    fill = "F = 1\n" * 20
+    path.write_text(
+        f"optimizer.step()\n{fill}def step(self):\n    pass\n{fill}def update(self):\n    pass\n"
+    )
+    runs = f"Muon.step is defined at {path}:22, which runs Muon.update at {path}:44"
+    shown = source(Located((), f"{path}:1", f"steps; {runs}"), [], explained=False)
+    notes = {code.marked: code.note for code in shown}
+    assert notes[22] == "Muon.step is defined"
+    assert notes[44] == "Muon.step runs Muon.update"

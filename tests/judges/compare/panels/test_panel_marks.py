@@ -23,13 +23,16 @@ def start(bucket, axes):
     if axes.zero:
         scatter(bucket)
         all_reduce(bucket)
-    number = 1
+    number = bucket.as_strided((2,), (1,))
     layer = Block(
         number,
         blocks=(),
     )
     work.wait()
 """
+
+
+STRIDED = "number = bucket.as_strided((2,), (1,))"
 
 
 def marked(folder: Path, line: int, *others: int, **facts: bool) -> list[str]:
@@ -54,8 +57,8 @@ def marked(folder: Path, line: int, *others: int, **facts: bool) -> list[str]:
     [
         (7, {"scales": True}, ["divisor = axes.dp.size", "bucket.mul_(1 / divisor)"]),
         (7, {"reduces": True}, ["if axes.zero:"]),
-        (9, {"set_up": True}, ["number = 1", "number,", "blocks=(),", ")"]),
-        (1, {}, ["all_reduce(bucket)", "work.wait()"]),
+        (9, {"set_up": True}, [STRIDED, "number,", "blocks=(),", ")"]),
+        (1, {}, ["all_reduce(bucket)", STRIDED, "work.wait()"]),
         (7, {}, []),
     ],
 )
@@ -205,7 +208,13 @@ def test_a_line_that_cannot_have_run_sets_no_mark_and_each_named_setter_has_its_
 
     def notes(cp: int) -> str:
         shown = source(located, [lead], explained=False, ran=Ran(axes={"cp": cp}))
-        return " ".join(code.note for code in shown if code.title.endswith("mark is set"))
+        setters = [code for code in shown if code.title.endswith("mark is set")]
+        # The others are listed once, beside the first.
+        assert [" or passed on at " in code.note for code in setters[:2]] == [True, False]
+        lines = [code.lines[code.marked - code.first].strip() for code in setters]
+        return " ".join(
+            f"{c.file} `{line}` {c.note}" for c, line in zip(setters, lines, strict=True)
+        )
 
     assert f"{relative(f'{path}:4')} `mark(axes.table)`" in notes(1)
     assert "mark(axes.norm)" not in notes(1)
@@ -241,6 +250,8 @@ def reduce(parameters, cp, dp):
 def double(x):
     y = x * 2
     unused = 3
+    log(unused)
+    count(unused)
     if y is None:
         return x
     return y
@@ -259,10 +270,10 @@ def test_conditions_that_decide_and_jumps_lead_to_a_marked_line_and_idle_lines_d
         made = with_marks(code, f"{path}:{line}", [], ran=Ran(axes={"cp": cp}))
         return made.also, made.steps, made.idle
 
-    assert shown(6, 2) == ((), (3, 4, 5), (8,))  # a line of a function
-    assert shown(1, 2) == ((6,), (3, 4, 5), (8,))  # the whole function
-    # Without the call, the condition that decided against it still has a mark.
-    assert shown(1, 1) == ((), (2, 3, 4, 5, 8, 9), (6,))
+    assert shown(6, 2) == ((), (2, 3, 4, 5), (8,))  # a line of a function
+    assert shown(1, 2) == ((6,), (2, 3, 4, 5), (8,))  # the whole function
+    # Without the call, nearly all lines make the result, so that a mark at each says nothing.
+    assert shown(1, 1) == ((), (), (6,))
 
 
 def test_a_function_without_another_mark_has_the_statements_that_make_its_result(
@@ -272,7 +283,7 @@ def test_a_function_without_another_mark_has_the_statements_that_make_its_result
     path.write_text(STEPS)
     code = code_at(f"{path}:12", "Source")
     assert code is not None
-    assert with_marks(code, f"{path}:12", []).steps == (13, 15, 16, 17)
+    assert with_marks(code, f"{path}:12", []).steps == (13, 17, 18, 19)
 
 
 def test_a_panel_says_which_runs_have_run_its_line(tmp_path: Path) -> None:
@@ -305,3 +316,25 @@ def test_what_only_a_line_that_did_not_run_leads_to_is_not_shown(tmp_path: Path)
 
     assert named(2) >= {"def gather(x):", "def deeper(x):"}
     assert named(1) == {"def forward(x, cp):", "def copy(x):"}
+
+
+def test_a_setter_in_a_function_about_the_module_of_the_wrong_parameter_is_shown_first(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "about.py"
+    fill = "F = 1\n" * 20
+    path.write_text(
+        f"def mark(parameter):\n    parameter.shared = True\n{fill}"
+        f"def score(router):\n    mark(router.weight)\n{fill}"
+        + MARKS.replace("mark(table)", f"{fill}mark(table)")
+    )
+    reduces = path.read_text().splitlines().index("            all_reduce(parameter.grad)") + 1
+    lead = Finding(
+        verdict="fail", judge="compare", check="norm", message="",
+        where=TensorId(0, 0, "main_grad", "layers.1.router", "weight"),
+        pattern=Pattern("partial sum", "terms"),
+    )  # fmt: skip
+    located = Located((), f"{path}:{reduces}", "all_reduce over tp", (("reduction", "w"),))
+    shown = source(located, [lead], explained=False)
+    setters = [code for code in shown if code.title.endswith("mark is set")]
+    assert setters[0].lines[setters[0].marked - setters[0].first].strip() == "mark(router.weight)"

@@ -15,6 +15,7 @@ import _exam2_causes
 import _exam3_causes
 import _exam4_causes
 import _exam5_causes
+import _exam6_causes
 
 _LOADER = r"DataLoader|[Ss]ampler|randperm|shuffle"
 _SEED = r"seed|[Gg]enerator"
@@ -151,6 +152,7 @@ CAUSES = {name: _of(name) for name in _PATTERNS} | {
         | _exam3_causes.PATTERNS
         | _exam4_causes.PATTERNS
         | _exam5_causes.PATTERNS
+        | _exam6_causes.PATTERNS
     ).items()
 }
 

@@ -8,6 +8,7 @@ import exam2_cases
 import exam3_cases
 import exam4_cases
 import exam5_cases
+import exam6_cases
 import exam_cases
 from exam_cases import Case, Program
 
@@ -17,4 +18,5 @@ SETS: Mapping[int, tuple[Sequence[Case], Sequence[Program]]] = {
     3: (exam3_cases.CASES, exam3_cases.HEALTHY),
     4: (exam4_cases.CASES, exam4_cases.HEALTHY),
     5: (exam5_cases.CASES, exam5_cases.HEALTHY),
+    6: (exam6_cases.CASES, exam6_cases.HEALTHY),
 }

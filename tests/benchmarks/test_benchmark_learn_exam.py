@@ -28,12 +28,14 @@ SAMPLE_3 = ("atom_sets", "sensor_imputer")
 SAMPLE_4 = ("vessel_masks",)
 # Of the fifth set: one that what is done after training shows.
 SAMPLE_5 = ("leaf_average",)
+# Of the sixth set: one that an average of the weights shows.
+SAMPLE_6 = ("dune_denoiser",)
 
 #: The step in which a program goes on with other data, whose losses are compared.
 OTHER_DATA = {"chat_tuning": 10}
 
 #: The number of a set.
-each_set = pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+each_set = pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6])
 
 Series = dict[str, list[float]]
 
@@ -109,7 +111,7 @@ def test_each_case_and_program_is_described_once_and_can_be_imported() -> None:
     assert len({each.name for each in described}) == len(described)
     listed = {each.module for each in described}
     data = {"exam_cases", "exam2_cases", "exam3_cases", "exam4_cases", "exam5_cases"}
-    data |= {"exam_sets", "exam_run"}
+    data |= {"exam6_cases", "exam_sets", "exam_run"}
     assert listed == {path.stem for path in FOLDER.glob("*.py")} - data
     assert all(importlib.util.find_spec(module) is not None for module in listed)
     assert all(case.name.startswith(case.kind) for case in CASES)
@@ -156,7 +158,7 @@ def test_a_twin_that_does_not_train_and_a_mistake_without_effect_are_noticed() -
 
 @pytest.mark.parametrize(
     ("number", "names"),
-    [(1, SAMPLE), (2, SAMPLE_2), (3, SAMPLE_3), (4, SAMPLE_4), (5, SAMPLE_5)],
+    [(1, SAMPLE), (2, SAMPLE_2), (3, SAMPLE_3), (4, SAMPLE_4), (5, SAMPLE_5), (6, SAMPLE_6)],
 )
 def test_the_variants_of_a_sample_differ_and_its_twins_are_healthy(
     tmp_path: Path, number: int, names: tuple[str, ...]

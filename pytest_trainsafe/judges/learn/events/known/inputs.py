@@ -19,7 +19,7 @@ INPUTS = {
         "layers are made in forward, and the optimizer was made before it",
     ),
     "layer-repeated": Known(
-        "a layer with trained weights is in a Sequential once",
+        "a layer with trained weights is in a Sequential once, and in a list once for each input",
         "[layer] * n repeats one layer instead of making n of them",
     ),
     "eps-as-momentum": Known(
@@ -55,10 +55,26 @@ INPUTS = {
         "the blank is no label of a CTC loss",
         "labels begin at 0, which is the blank",
     ),
+    "examples-mixed": Known(
+        "the result for one example depends on no other example of the batch",
+        "a view, a reshape or an attention takes the examples for positions or features",
+    ),
     # Inputs and targets.
     "target-out-of-reach": Known(
         "targets are in the range of the activation that ends the model",
         "targets are not normalised, or the last activation does not fit them",
+    ),
+    "divergence-averaged": Known(
+        "a divergence is a sum over the classes of its distribution",
+        "kl_div averages over the classes too: reduction='batchmean', or a sum over them, is meant",
+    ),
+    "smoothed-twice": Known(
+        "labels that a loss is to smooth are not smooth already",
+        "label smoothing is applied to the targets and by the loss",
+    ),
+    "advantage-graded": Known(
+        "the advantage by which a logarithm of a probability is multiplied has no gradient",
+        "detach() is missing, so the loss of the actor trains the critic as well",
     ),
     "softmax-over-batch": Known(
         "a softmax before a loss is over the classes and not over the batch",

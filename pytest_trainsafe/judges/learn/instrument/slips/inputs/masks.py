@@ -36,7 +36,7 @@ class Masks(Watcher):
     def entered(self, moment: Moment) -> None:
         if moment.kind == "backward":
             self._texts.clear()
-        elif self.training.rounds >= _ROUNDS or not torch.is_grad_enabled():
+        elif self.training.young >= _ROUNDS or not torch.is_grad_enabled():
             return
         elif moment.kind == "embedded":
             tokens, padding = moment.argument(0, "input"), moment.argument(2, "padding_idx")

@@ -43,7 +43,7 @@ class Reach(Watcher):
     kinds = ("loss", "module", "next")
 
     def entered(self, moment: Moment) -> None:
-        if self.training.rounds >= _ROUNDS or not torch.is_grad_enabled():
+        if self.training.young >= _ROUNDS or not torch.is_grad_enabled():
             return
         if moment.kind == "module":
             if isinstance(moment.thing, nn.Conv2d | nn.Linear):
@@ -52,7 +52,7 @@ class Reach(Watcher):
             self._loss(moment)
 
     def left(self, moment: Moment) -> None:
-        if moment.kind != "next" or moment.failed or self.training.rounds >= _ROUNDS:
+        if moment.kind != "next" or moment.failed or self.training.young >= _ROUNDS:
             return
         first = next(iter(tensors_in(moment.result)), None)
         if first is None or first.dim() < 2 or first.shape[0] < _EXAMPLES:

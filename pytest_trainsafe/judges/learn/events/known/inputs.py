@@ -80,6 +80,10 @@ INPUTS = {
         "a softmax before a loss is over the classes and not over the batch",
         "dim=0 instead of dim=1",
     ),
+    "softmax-not-summed": Known(
+        "a softmax by which a product of matrices is weighted is over what the product sums over",
+        "dim is that of the queries or heads, or is left out: the weights of a sum add up to 1",
+    ),
     "softmax-of-one": Known(
         "a softmax before a loss has more than one class",
         "softmax of a single output is always 1; sigmoid is meant",

@@ -23,6 +23,10 @@ STEPS = {
         "groups of an optimizer that were made with different rates keep different ones",
         "a warm-up or a decay by hand sets one rate for all groups",
     ),
+    "zeros-revived": Known(
+        "weights that are zero, and have a gradient of zero, stay zero",
+        "pruning masks the gradient, and momentum or moments from before move the weight",
+    ),
     "rates-parted": Known(
         "groups of an optimizer that begin with one rate follow a schedule by hand together",
         "the rate is set after the loop over the groups, or for the first group only",

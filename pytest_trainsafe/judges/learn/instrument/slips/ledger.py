@@ -30,6 +30,7 @@ from pytest_trainsafe.judges.learn.instrument.slips.inputs.criteria import Crite
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.influence import Influence
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.masks import Masks
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.penalties import Penalties
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.products import Products
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.reach import Reach
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.stored import Stored
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.tokens import Tokens
@@ -52,6 +53,7 @@ from pytest_trainsafe.judges.learn.instrument.slips.resumed import Resumed
 from pytest_trainsafe.judges.learn.instrument.slips.schedules import Schedules
 from pytest_trainsafe.judges.learn.instrument.slips.steps.lives import Lives
 from pytest_trainsafe.judges.learn.instrument.slips.steps.modes import TogetherInTraining
+from pytest_trainsafe.judges.learn.instrument.slips.steps.revived import Revived
 from pytest_trainsafe.judges.learn.instrument.slips.steps.roots import Roots
 from pytest_trainsafe.judges.learn.instrument.slips.steps.shared import Shared
 from pytest_trainsafe.judges.learn.instrument.slips.steps.still import Still
@@ -87,6 +89,7 @@ class Ledger:
             *(Losses, Models, Schedules, Data, Loading, Recompute, Replicas, Weights),
             *(Criteria, Stored, Penalties, Starts, Settings, Attributes, TogetherInTraining),
             *(Updates, Lives, Roots, Masks, Reach, Parts, Resumed, Shared),
+            *(Products, Revived),
         )
         self._watchers: list[Watcher] = [gradients, Tokens(self._training, influence), influence]
         self._watchers += [each(self._training, gradients) for each in (Copies, Still)]

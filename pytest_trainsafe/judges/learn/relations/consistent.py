@@ -6,8 +6,9 @@ A precondition says which ranks and variables are meant.  Two examples: all para
 with different data-parallel ranks; and parameters that are not sharded, on ranks with different
 tensor-parallel ranks.  If no recorded feature tells replicas from shards, the form "stays" is
 learned: a variable that was equal on two ranks before a step is equal after it.  The form "began"
-says so of the first step, for matrices of random numbers only.  The form "reduced" is about
-replicas that differ from the start: parameters whose gradients are equal are equal.
+says so of the first step, for matrices of random numbers only, and where a wrapper reduces the
+gradients of a model: experts may begin alike.  The form "reduced" is about replicas that differ
+from the start: parameters whose gradients are equal are equal.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ _ROUNDING = 1e-5
 #: Variables whose values number objects within a process, so that ranks cannot be compared,
 #: or who holds a parameter, which ranks that share the work of an optimizer divide.
 _PRIVATE = {("optimizer.param_groups", "params"), ("torch.nn.Parameter", "in_optimizer")}
+
+#: What shows that a wrapper reduces gradients.
+_WRAPPER = "torch.nn.parallel.DistributedDataParallel.forward"
 
 #: The attribute whose equality says that two ranks hold replicas, and that of the replicas.
 _GRADIENT, _CONTENT = "grad", "data"
@@ -123,7 +127,8 @@ class Consistent(RelationBase):
         names = {(claim.text("variable"), claim.text("attribute"))}
         if claim["form"] == "reduced":
             names.add((claim.text("variable"), _GRADIENT))
-        return Needs(frozenset(), frozenset(names))
+        apis = {_WRAPPER} if claim["form"] == "began" else set()
+        return Needs(frozenset(apis), frozenset(names), frozenset())
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> None:
         """None: the check needs the tables of all ranks."""
@@ -137,9 +142,10 @@ class Consistent(RelationBase):
             )
         if claim["form"] == "began":
             return Explanation(
-                f"each matrix of {claim['variable']} that begins with the same random numbers on "
-                "two ranks is equal on them after the first step",
-                "a module with weights is outside of the wrapper, or a reduction is missing",
+                "where DistributedDataParallel wraps a model, each matrix of "
+                f"{claim['variable']} that begins with the same random numbers on two ranks is "
+                "equal on them after a step",
+                "a module with weights is outside of the wrapper, such as a loss that learns",
             )
         stays = claim["form"] == "stays"
         return Explanation(
@@ -156,7 +162,8 @@ def _pairs(
 
     `wanted` has the kinds to compare, such as ("torch.nn.Parameter", "data"); None stands for all.
     The masks say which values are equal on the two ranks, which were equal before the step, and
-    which are those of the first step that were, are matrices of random numbers, and have changed.
+    which are those of the first step that were, are matrices of random numbers, and have changed,
+    where a wrapper reduces gradients.
     Left out are those that have no content on both ranks (`columns.ranks.telling`), such as
     gradients that were cleared.
     """
@@ -197,6 +204,7 @@ def _pairs(
                 )
                 before = began = np.zeros(len(at), bool)
                 if name[1] == _CONTENT:
+                    wraps = all(_WRAPPER in frame.apis for frame in (one, other))
                     known_before = ((one, rows[0], at), (other, rows[1], to))
                     contents = [_before(frame, each)[index] for frame, each, index in known_before]
                     before = (contents[0] == contents[1]) & (contents[0] != 0)
@@ -205,7 +213,7 @@ def _pairs(
                         frame.keys(each, "digest")[0]
                         for frame, each in zip((one, other), values, strict=True)
                     ]
-                    began = (starts[0] == starts[1]) & (starts[0] != 0)
+                    began = (starts[0] == starts[1]) & (starts[0] != 0) & wraps
                     # A rank may own a parameter, and send it to the others after its step.
                     began &= (starts[0] != ends[0]) & (starts[1] != ends[1])
                 yield name, part, passed[compared], before[compared], began[compared]

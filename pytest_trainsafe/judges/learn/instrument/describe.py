@@ -166,8 +166,9 @@ class Describer:
     def _put_held(self, optimizer: Optimizer, values: dict[str, Value]) -> None:
         """Put facts on the parameters that an optimizer holds into `values`.
 
-        "has_gradients" says whether any of the parameters has a gradient, if any of them belongs to
-        a recorded model: the float32 copies of its weights do not.  "zero_rate" says whether
+        "has_gradients" says whether any of the parameters has a gradient, if any of them is one or
+        belongs to a recorded model: float32 copies of the weights of a model are plain tensors.
+        "zero_rate" says whether
         the learning rate of every group is zero, as in the first step of a warm-up.  "frozen"
         counts the parameters that require no gradient now, but required one when the optimizer was
         made, and were never trained: some methods freeze layers after they were.  If no parameter
@@ -182,7 +183,7 @@ class Describer:
         held = trained = frozen = stale = resting = gradients = ungraded = own = 0
         for parameter in _held(optimizer):
             held += 1
-            own += self._is_known(parameter)
+            own += isinstance(parameter, nn.Parameter) or self._is_known(parameter)
             trained += parameter.requires_grad
             known = id(parameter) in before or id(parameter) in graded
             frozen += not parameter.requires_grad and not known

@@ -259,6 +259,12 @@ def _replicas(frames: Sequence[Frame]) -> Iterator[tuple[Name, Records, Bools]]:
             known = np.logical_and.reduce([has for own in contents for _, has in own])
             alike = known & (contents[0][1][0] == contents[1][1][0])
             alike &= ~one.bits(values[0][1], ZERO)
+            # A rank may own a parameter, and send it to the others after its step.
+            moved = [
+                _start(frame, own[0])[0] != its[0][0]
+                for frame, own, its in zip((one, other), at, contents, strict=True)
+            ]
+            alike &= moved[0] == moved[1]
             if not alike.any():
                 continue
             chosen = at[0][0][alike], at[1][0][alike]
@@ -288,6 +294,17 @@ def _before(frame: Frame, rows: Ints, first: bool = False) -> Keys:
     have in common too.  With `first`, it is 0 in all other steps, and for what is no matrix of
     random numbers.
     """
+    content, valid, start = _start(frame, rows)
+    owed = frame.interval_of_change[rows] == 0
+    owed = owed & _drawn(frame, np.where(owed, start, NONE)) if first else ~owed
+    return np.where(valid & owed & ~frame.bits(start, ZERO), content, np.uint64(0))
+
+
+def _start(frame: Frame, rows: Ints) -> tuple[Keys, Bools, Ints]:
+    """The hash of each variable's content at the beginning of a step, and whether it is known.
+
+    The third value has the rows of `Table.values` with these contents.
+    """
     changes = frame.changes
     changed_first = np.flatnonzero(changes["changed"] & frame.complete)
     # The value before the first change of an object in a step is that at the step's beginning.
@@ -304,9 +321,7 @@ def _before(frame: Frame, rows: Ints, first: bool = False) -> Keys:
     else:
         start = changes["after"][rows]
     content, valid = frame.keys(start, "digest")
-    owed = frame.interval_of_change[rows] == 0
-    owed = owed & _drawn(frame, np.where(owed, start, NONE)) if first else ~owed
-    return np.where(valid & owed & ~frame.bits(start, ZERO), content, np.uint64(0))
+    return content, valid, start
 
 
 def _drawn(frame: Frame, rows: Ints) -> Bools:

@@ -85,12 +85,28 @@ INPUTS = {
         "dim is that of the queries or heads, or is left out: the weights of a sum add up to 1",
     ),
     "softmax-of-one": Known(
-        "a softmax before a loss has more than one class",
+        "a softmax before a loss, or in it, has more than one class",
         "softmax of a single output is always 1; sigmoid is meant",
     ),
     "pixels-unscaled": Known(
         "the first layer gets no pixels from 0 to 255",
         "the images are not divided by 255, or normalised before they are",
+    ),
+    "pixels-twice": Known(
+        "the first layer gets no pixels that were divided by 255 twice",
+        "a transform scales the images, and so does the loop or another transform",
+    ),
+    "input-overwritten": Known(
+        "a model does not write into data that it gets again",
+        "an operator of the forward works in place on a view of the stored data",
+    ),
+    "state-carried": Known(
+        "a recurrent state is not carried to the next batch if the batches are shuffled",
+        "the state is kept from batch to batch, as for one long sequence that is read in order",
+    ),
+    "padding-elsewhere": Known(
+        "the padding_idx of an embedding is the token that fills up the texts",
+        "the index of the padding is that of another vocabulary",
     ),
     "rows-alike": Known(
         "the examples of a batch differ",

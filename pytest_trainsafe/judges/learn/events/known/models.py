@@ -173,8 +173,8 @@ MODELS = {
         "the keys have another prefix, and strict=False hides it",
     ),
     "ties-broken": Known(
-        "loading a state leaves tied parameters tied",
-        "load_state_dict(assign=True) replaces each name of a tied parameter by its own tensor",
+        "tied parameters stay tied",
+        "load_state_dict(assign=True), or a new Parameter, replaces one name of a tied one",
     ),
     "initialised-after-load": Known(
         "parameters that were loaded are not initialised afterwards, but for last layers",
@@ -189,7 +189,7 @@ MODELS = {
         "state_dict() was kept without a copy, so the best state is always the last one",
     ),
     "prefix-differs": Known(
-        "parameters that a state lacks are not in it with another prefix",
-        "the keys have another prefix, and strict=False hides it",
+        "parameters that a state lacks are not in it under another name",
+        "the keys have another prefix or were renamed, and strict=False hides it",
     ),
 }

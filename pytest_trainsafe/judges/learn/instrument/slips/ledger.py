@@ -26,6 +26,7 @@ from pytest_trainsafe.judges.learn.instrument.patching.selection import Wanted
 from pytest_trainsafe.judges.learn.instrument.slips.copies import Copies
 from pytest_trainsafe.judges.learn.instrument.slips.data import Data
 from pytest_trainsafe.judges.learn.instrument.slips.gradients import Gradients
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.carried import Carried
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.criteria import Criteria
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.influence import Influence
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.masks import Masks
@@ -89,7 +90,7 @@ class Ledger:
             *(Losses, Models, Schedules, Data, Loading, Recompute, Replicas, Weights),
             *(Criteria, Stored, Penalties, Starts, Settings, Attributes, TogetherInTraining),
             *(Updates, Lives, Roots, Masks, Reach, Parts, Resumed, Shared),
-            *(Products, Revived),
+            *(Products, Revived, Carried),
         )
         self._watchers: list[Watcher] = [gradients, Tokens(self._training, influence), influence]
         self._watchers += [each(self._training, gradients) for each in (Copies, Still)]

@@ -171,7 +171,7 @@ class Losses(Watcher):
             self.training.slip("averaged-and-divided", f"by {by}, and there are {ranks} ranks")
         elif len(window) == 1 and loss.averaged and by in (loss.rows, loss.labels) and by >= _ROWS:
             self.training.slip("mean-divided", f"the mean over {loss.labels} is divided by {by}")
-        elif len(window) > 1 and by != len(window) and ranks == 1:
+        elif len(window) > 1 and by % len(window) and ranks == 1:
             self.training.slip("window-misdivided", f"{len(window)} losses are divided by {by}")
 
     def _begins(self, window: tuple[int, int]) -> None:

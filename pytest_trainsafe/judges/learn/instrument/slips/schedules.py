@@ -32,6 +32,8 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
 #: A scheduler that has not stepped is judged at the end, after so many steps of its optimizer, or
 #: after some if the data were iterated so often: a short run may end before the first epoch does.
 _STEPS, _LONG, _PASSES = 3, 20, 3
+#: A schedule in steps that steps once for so many of them.
+_RARE = 3
 #: A cosine schedule is too short if the optimizer steps by this share after its end.
 _OVER = 0.05
 #: The most schedulers that are judged at the end.
@@ -73,6 +75,9 @@ class _Of:
     #: How often it has stepped while others step what its optimizer holds; and for a schedule that
     #: watches a metric, its values.
     vain: int = 0
+    #: The number of steps after which it ends, 0 if that is not known.
+    length: int = 0
+    taken: int = 0
     metrics: list[float] = field(default_factory=list)
 
 
@@ -113,6 +118,7 @@ class Schedules(Watcher):
         for each in own:
             state = self._schedulers[each]
             state.idle += not (state.steps or each.last_epoch)
+            state.taken += 1
             self._judge(each, state)
         loaded = self._rates.pop(optimizer, None)
         if loaded is None:
@@ -161,6 +167,7 @@ class Schedules(Watcher):
         elif moment.kind == "scheduler_made":
             if not moment.inside(*_OWN):
                 self._factor(thing, self._of(thing))
+                self._of(thing).length = _length_of(thing)
             for part in schedulers_of(thing):  # it steps them when their turn comes
                 self._of(part).steps += 1
         elif moment.kind == "schedule" and not moment.inside(*_OWN):
@@ -267,12 +274,27 @@ class Schedules(Watcher):
             falls = each.steps >= _STEPS and each.last < each.peak
             if falls and abs(each.peak / each.base - 1) <= _SAME:
                 self._squared(each)
+            # Its length is that of the training in steps, and it has stepped once for many of them.
+            rare = each.steps > 1 and _RARE * each.steps <= each.length
+            if rare and each.taken == each.length >= _LONG:
+                self.training.slip(
+                    "schedule-unfinished",
+                    f"{each.name} has made {each.steps} of {each.length} steps",
+                )
             enough = _STEPS if each.passes >= _PASSES else _LONG
             if not each.steps and each.idle >= enough:
                 self.training.slip(
                     "never-scheduled",
                     f"{each.name} has not stepped in {each.idle} steps of its optimizer",
                 )
+
+
+def _length_of(scheduler: LRScheduler) -> int:
+    for name in ("T_max", "total_steps", "total_iters"):
+        length = getattr(scheduler, name, None)
+        if isinstance(length, int):
+            return length
+    return 0
 
 
 def _are_shares(values: Sequence[float]) -> bool:

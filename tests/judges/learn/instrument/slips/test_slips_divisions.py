@@ -42,7 +42,8 @@ def test_a_mean_that_is_divided_by_the_number_of_examples(
     ("windows", "by", "slips"),
     [
         ([4] * 4, 4, []),
-        ([4] * 4, 8, ["window-misdivided"]),
+        ([4] * 4, 6, ["window-misdivided"]),
+        ([4] * 4, 8, []),  # by the number of ranks too
         ([5] * 4, 4, ["window-misdivided"]),
         ([4, 4, 2, 4, 4, 2], 4, []),  # the last window of an epoch is shorter
         ([1, 4, 4], 4, ["window-short"]),

@@ -80,6 +80,8 @@ class Criteria(Watcher):
                 self._shapes(name, given, target)
             elif given.requires_grad:
                 self._activation(name, given)
+                if name == "cross_entropy" and given.dim() > 1 and given.shape[1] == 1:
+                    self.training.slip("softmax-of-one", f"{name} of shape {_text(given.shape)}")
                 if name == "cross_entropy" and moment.argument(7, "label_smoothing", 0.0):
                     self._smoothed(target.detach())
                 if self.training.young < _ROUNDS:

@@ -6,7 +6,6 @@ rounds only.  No gradient of the program changes by the question.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,6 +19,7 @@ from pytest_trainsafe.compat.autograd import inside_transform
 from pytest_trainsafe.compat.compiler import compiles
 from pytest_trainsafe.compat.modules import has_backward_hooks, is_batch_norm
 from pytest_trainsafe.judges.learn.instrument.slips.data import tensors_in
+from pytest_trainsafe.judges.learn.instrument.slips.models import things_in
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 from pytest_trainsafe.record.clock import in_backward
 
@@ -88,19 +88,22 @@ class Influence(Watcher):
     def sees_later(
         self, tokens: torch.Tensor, logits: torch.Tensor, target: torch.Tensor
     ) -> bool | None:
-        """Whether the logits of first positions depend on later tokens; None if it is not known."""
-        text = next((each for each in self._texts if each.tokens is tokens), None)
+        """Whether the logits of first positions depend on later tokens; None if it is not known.
+
+        It is by each of the embeddings of these tokens: an encoder may read them too.
+        """
         first = _first_position(logits, target, len(tokens))
-        if text is None or first is None or not self._may_ask():
+        if first is None or not self._may_ask():
             return None
         if any(_mixes(model) for _, model in self.training.models()):
             return None
-        gradient = _gradient(first, text.result)
-        if gradient is None:
-            return None
-        sizes = gradient.flatten(2).amax((0, 2))
-        most = float(sizes.max())
-        return bool(sizes[1:].max() > _LEAST * most) if most else None
+        found = []
+        for text in self._texts:
+            gradient = _gradient(first, text.result) if text.tokens is tokens else None
+            if gradient is not None and bool(gradient.any()):
+                sizes = gradient.flatten(2).amax((0, 2))
+                found.append(bool(sizes[1:].max() > _LEAST * sizes.max()))
+        return all(found) if found else None
 
     def entered(self, moment: Moment) -> None:
         if self.training.young >= _ROUNDS:
@@ -238,6 +241,8 @@ class Influence(Watcher):
         held = (*run.model.parameters(), *run.model.buffers())
         if any(count in each.shape for each in held) or _mixes(run.model) or not self._may_ask():
             return
+        if any(_has_tensors(each) for each in run.model.modules()):
+            return  # such as the edges of a graph
         row = count // 2
         gradient = _gradient(result[row], layer)
         if gradient is None:
@@ -266,6 +271,16 @@ def _first_position(logits: torch.Tensor, target: torch.Tensor, rows: int) -> to
     return None
 
 
+def _has_tensors(module: nn.Module) -> bool:
+    """Whether a module has tensors that are no parameters and no buffers."""
+    own = {id(each) for each in (*module.parameters(False), *module.buffers(False))}
+    return any(
+        isinstance(each, torch.Tensor) and id(each) not in own
+        for value in vars(module).values()
+        for each in things_in(value)
+    )
+
+
 def _mixes(model: nn.Module) -> bool:
     """Whether a model takes statistics over its batch."""
     return any(is_batch_norm(each) and each.training for each in model.modules())
@@ -279,6 +294,5 @@ def _gradient(part: torch.Tensor, by: torch.Tensor) -> torch.Tensor | None:
     with torch.enable_grad():
         weights = torch.arange(part.numel(), device=part.device).remainder(7).add(1)
         total = (part * weights.view(part.shape).to(part.dtype)).sum()
-        found: Sequence[torch.Tensor | None]
-        found = torch.autograd.grad(total, by, retain_graph=True, allow_unused=True)
-    return None if found[0] is None else found[0].abs()
+        found: Any = torch.autograd.grad(total, by, retain_graph=True, allow_unused=True)[0]
+    return None if found is None else found.abs()

@@ -110,24 +110,31 @@ class Tokens(Watcher):
                     return
         if moment.api.endswith(".cross_entropy") and not target.is_floating_point():
             ignored = moment.argument(4, "ignore_index", -100)
+            results: list[tuple[torch.Tensor, list[int], bool | None]] = []
             for tokens in self._tokens:
                 found = shifts(target, tokens, ignored)
                 self._later.update(found)
-                self._looks_ahead(moment.argument(0, "input"), target, tokens, found)
+                if found:
+                    logits = moment.argument(0, "input")
+                    sees = self._influence.sees_later(tokens, logits, target)
+                    results.append((tokens, found, sees))
+            self._found.update(sees for *_, sees in results if sees is not None)
+            self._looks_ahead([(each, sees) for each, found, sees in results if _are_next(found)])
 
-    def _looks_ahead(
-        self, logits: torch.Tensor, target: torch.Tensor, tokens: torch.Tensor, found: list[int]
-    ) -> None:
-        """Whether the logits of a position depend on the token that is its label."""
-        sees = self._influence.sees_later(tokens, logits, target) if found else None
-        if sees is not None:
-            self._found.add(sees)
-        if 1 not in found or 0 in found:
+    def _looks_ahead(self, texts: list[tuple[torch.Tensor, bool | None]]) -> None:
+        """Whether the logits of a position depend on the token that is its label.
+
+        An encoder may read what a decoder is to write, by another embedding or other modules.
+        """
+        known = [sees for _, sees in texts if sees is not None]
+        several = len(self._recurrent) > 1 or len({ahead for _, ahead in self._ahead}) > 1
+        if known:
+            if all(known) and not several:
+                self.training.slip("future-seen", "the first logits depend on later tokens")
             return
         lengths = [length for length, _ in self._ahead]
-        if sees:
-            self.training.slip("future-seen", "the first logits depend on later tokens")
-        elif sees is None and all(each for _, each in self._ahead) and tokens.shape[1] in lengths:
+        ahead = all(each for _, each in self._ahead)
+        if ahead and any(tokens.shape[1] in lengths for tokens, _ in texts):
             self.training.slip(
                 "future-seen", f"all of {len(lengths)} attentions see the next tokens"
             )
@@ -169,6 +176,11 @@ class Tokens(Watcher):
                     "padding-attended", f"{len(others)} tokens are hidden, and {seen.pop()} is not"
                 )
                 return
+
+
+def _are_next(found: list[int]) -> bool:
+    """Whether labels are the next tokens, and no other ones."""
+    return 1 in found and 0 not in found
 
 
 def shifts(target: torch.Tensor, tokens: torch.Tensor, ignored: int) -> list[int]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from pytest_trainsafe.compat.autograd import leaf_of
+from pytest_trainsafe.judges.learn.instrument.slips.loading import ties_of
 from pytest_trainsafe.judges.learn.instrument.slips.models import things_in
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 from pytest_trainsafe.record.clock import in_backward
@@ -32,7 +33,8 @@ class Attributes(Watcher):
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
-        self._ran: WeakSet[nn.Module] = WeakSet()
+        #: The pairs of names that models had for one parameter when they ran first.
+        self._ties: WeakKeyDictionary[nn.Module, list[tuple[str, str]]] = WeakKeyDictionary()
         self._said: WeakSet[Any] = WeakSet()
         self._rounds = -1
 
@@ -43,12 +45,22 @@ class Attributes(Watcher):
         if moment.kind == "step":
             self._rate(thing)
         elif torch.is_grad_enabled():
-            if thing not in self._ran:
-                self._ran.add(thing)
+            if thing not in self._ties:
+                self._ties[thing] = ties_of(thing)
                 self._converted(thing)
             if thing not in self._said and self._rounds != self.training.rounds:
                 self._rounds = self.training.rounds
                 self._misspelt(thing)
+                self._untied(thing)
+
+    def _untied(self, model: nn.Module) -> None:
+        ties = self._ties[model]
+        own = dict(model.named_parameters(remove_duplicate=False)) if ties else {}
+        for first, second in ties:
+            if first in own and second in own and own[first] is not own[second]:
+                self._ties[model] = []
+                self.training.slip("ties-broken", f"{first} and {second} are two tensors now")
+                return
 
     def _misspelt(self, model: nn.Module) -> None:
         things: Iterable[object] = (*model.modules(), *model.parameters())

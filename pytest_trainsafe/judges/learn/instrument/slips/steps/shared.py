@@ -44,8 +44,9 @@ class Shared(Watcher):
     def __init__(self, training: Training) -> None:
         super().__init__(training)
         self._batch = ""
-        #: The model that ran last in training mode, unless its wrapper sends its buffers.
+        #: The model that ran first in training mode, and whether a wrapper sends buffers.
         self._model: nn.Module | None = None
+        self._sent = False
         #: The norm of each gradient when a backward or a collective was last over, by parameter.
         self._norms: WeakKeyDictionary[Optimizer, dict[int, float]] = WeakKeyDictionary()
         self._read = 0
@@ -57,7 +58,8 @@ class Shared(Watcher):
             if torch.is_grad_enabled() and moment.thing.training and not in_backward():
                 if not self._batch:
                     self._batch = self._digest(tensors_in([*moment.args, *moment.kwargs.values()]))
-                if self._model is None and not _sends_buffers(moment.thing):
+                self._sent |= _sends_buffers(moment.thing)
+                if self._model is None and not self._sent:
                     self._model = moment.thing
                     self._buffers()  # before it has run
         elif moment.kind == "step" and moment.argument(0, "closure") is None:
@@ -65,7 +67,8 @@ class Shared(Watcher):
             for name, text in ((BATCH, self._batch), (SCALING, self._scaling(moment.thing))):
                 if text:
                     self.training.shared(name, text)
-            self._buffers()
+            if self._model is not None and not self._sent:
+                self._buffers()
             self._batch, self._read = "", 0
             self._norms.pop(moment.thing, None)
 
@@ -83,13 +86,13 @@ class Shared(Watcher):
         """Record the buffers of the model but for those of batch norms, which ranks keep apart."""
         assert self.training.shared is not None
         hashed, count = xxhash.xxh3_64(), 0
-        for module in self._model.modules() if self._model is not None else ():
+        assert self._model is not None
+        for module in self._model.modules():
             for each in () if is_batch_norm(module) else own_buffers(module).values():
                 if each is not None and each.is_floating_point() and local_part(each) is None:
                     hashed.update(self.training.digest(each, True).to_bytes(8, "little"))
                     count += 1
-        if count:
-            self.training.shared(BUFFERS, hashed.hexdigest())
+        self.training.shared(BUFFERS, hashed.hexdigest() if count else "none")
 
     def _records(self) -> bool:
         if self.training.shared is None or self.training.rounds >= _ROUNDS:

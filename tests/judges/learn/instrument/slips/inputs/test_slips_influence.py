@@ -119,6 +119,38 @@ def test_labels_that_are_the_tokens_are_wrong_for_a_causal_model(
     assert slips_of(program) == ["labels-shifted"] * wrong
 
 
+class Writes(nn.Module):
+    """Writes a text again of which an encoder has made one code."""
+
+    def __init__(self, once: bool) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.reads = nn.GRU(WIDTH, WIDTH, batch_first=True)
+        self.writes = nn.GRU(WIDTH, WIDTH, batch_first=True)
+        self.once = once
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        h = self.embed(tokens)
+        code = self.reads(h)[1]
+        again = h[:, :-1] if self.once else self.embed(tokens[:, :-1])
+        found: Tensor = self.head(self.writes(again, code)[0])
+        return found
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_decoder_may_write_what_an_encoder_has_read(once: bool) -> None:
+    def program() -> None:
+        model = Writes(once)
+
+        def loss() -> Tensor:
+            x = torch.randint(1, WORDS, (ROWS, LENGTH))
+            return F.cross_entropy(model(x).flatten(0, 1), x[:, 1:].flatten())
+
+        trained(model, loss)
+
+    assert slips_of(program) == []
+
+
 class Reads(nn.Module):
     """Reads sequences; `how` says what happens between two layers."""
 
@@ -168,16 +200,17 @@ def test_a_loader_says_which_dimension_has_the_examples(how: str) -> None:
     assert slips_of(program) == ["examples-mixed"] * (how == "viewed")
 
 
-@pytest.mark.parametrize("kind", ["nodes of a graph", "positions of one text", "same data"])
+@pytest.mark.parametrize("kind", ["nodes of a graph", "nodes with edges of the model", "same data"])
 def test_rows_that_are_no_examples_may_depend_on_each_other(kind: str) -> None:
     def program() -> None:
         first, last = nn.Linear(3, 4), nn.Linear(4, 2)
         edges = torch.rand(ROWS, ROWS).softmax(-1)
+        kept = edges if kind == "nodes with edges of the model" else None
 
         class Mixes(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                self.first, self.last = first, last
+                self.first, self.last, self.edges = first, last, kept
 
             def forward(self, x: Tensor) -> Tensor:
                 found: Tensor = self.last(torch.tanh(edges @ self.first(x).flatten(1))[:, :4])
@@ -188,6 +221,8 @@ def test_rows_that_are_no_examples_may_depend_on_each_other(kind: str) -> None:
 
         def loss() -> Tensor:
             x = nodes if kind == "same data" else torch.randn(ROWS, 3)
+            if kind == "nodes with edges of the model":
+                x = torch.randn(ROWS, 7, 3)
             return F.cross_entropy(model(x), torch.arange(ROWS) % 2)
 
         trained(model, loss)

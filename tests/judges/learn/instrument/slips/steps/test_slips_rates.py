@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau
 
 from tests.support.learn.slips import net, sgd, slips_of, steps
 
@@ -76,3 +76,27 @@ def test_a_schedule_that_waits_for_a_metric_to_fall(
             schedule.step(metric)
 
     assert slips_of(program) == ["plateau-inverted"] * wrong
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+@pytest.mark.parametrize("kind", ["cosine", "one cycle"])
+@pytest.mark.parametrize(
+    ("often", "length", "wrong"), [(8, 32, True), (1, 32, False), (8, 4, False), (8, 40, False)]
+)
+def test_a_schedule_in_steps_that_steps_for_each_epoch(
+    kind: str, often: int, length: int, wrong: bool
+) -> None:
+    def program() -> None:
+        model = net()
+        optimizer = sgd(model)
+        schedule = (
+            CosineAnnealingLR(optimizer, length)
+            if kind == "cosine"
+            else OneCycleLR(optimizer, 0.1, total_steps=length + 1)
+        )
+        for step in range(32 + (kind == "one cycle")):
+            steps(model, optimizer)
+            if step % often == often - 1:
+                schedule.step()
+
+    assert slips_of(program) == ["schedule-unfinished"] * wrong

@@ -136,6 +136,7 @@ def owners(seed: int, fault: str) -> None:
         if fault != "own norm":
             dist.all_reduce(squares)
         for each in mine:
+            assert each.grad is not None
             each.grad *= 0.1 / squares.sqrt()
         optimizer.step()
         for at, each in enumerate(every):

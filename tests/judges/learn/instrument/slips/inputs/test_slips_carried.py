@@ -49,10 +49,10 @@ def test_a_model_that_writes_into_the_stored_data(how: str, copied: bool) -> Non
 )
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
 def test_a_state_that_is_carried_to_other_examples(
-    kind: type[nn.RNNBase], shuffled: bool, carries: bool, wrong: bool
+    kind: type[nn.GRU] | type[nn.LSTM], shuffled: bool, carries: bool, wrong: bool
 ) -> None:
     def program() -> None:
-        model = kind(3, 4, batch_first=True)  # type: ignore[call-arg]
+        model = kind(3, 4, batch_first=True)
         optimizer = sgd(model)
         loader = DataLoader(TensorDataset(torch.randn(24, 6, 3)), 8, shuffle=shuffled)
         state = None

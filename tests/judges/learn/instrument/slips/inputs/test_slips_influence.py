@@ -250,8 +250,12 @@ def test_a_loss_of_padding_alone(inverted: bool) -> None:
 def test_a_question_changes_no_gradient_and_calls_no_hook_of_the_program() -> None:
     def run() -> tuple[list[Tensor], int]:
         torch.manual_seed(3)
-        model, calls = Attends("none"), []
-        model.head.register_full_backward_hook(lambda *given: calls.append(given) or None)
+        model, calls = Attends("none"), list[object]()
+
+        def hook(*given: object) -> None:
+            calls.append(given)
+
+        model.head.register_full_backward_hook(hook)
         optimizer = sgd(model)
         for _ in range(3):
             optimizer.zero_grad()

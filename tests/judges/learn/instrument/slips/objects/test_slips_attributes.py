@@ -94,23 +94,13 @@ def test_a_parameter_that_is_converted_as_it_is_set(how: str, slips: list[str]) 
 @pytest.mark.parametrize("kind", ["replaced", "cast", "never tied"])
 def test_a_tie_that_is_broken_in_training(kind: str) -> None:
     def program() -> None:
-        model = nn.ModuleDict({"table": nn.Embedding(7, 4), "head": nn.Linear(4, 7, bias=False)})
+        table, head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
         if kind != "never tied":
-            model["head"].weight = model["table"].weight
-
-        class Reads(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.parts = model
-
-            def forward(self, tokens: Tensor) -> Tensor:
-                found: Tensor = self.parts["head"](self.parts["table"](tokens))
-                return found
-
-        reads = Reads()
+            head.weight = table.weight
+        reads = nn.Sequential(table, head)
         for part in range(2):
             if part and kind == "replaced":
-                model["head"].weight = nn.Parameter(model["head"].weight.detach() * 1.1)
+                head.weight = nn.Parameter(head.weight.detach() * 1.1)
             if part and kind == "cast":
                 reads.double()
             optimizer = sgd(reads)

@@ -15,7 +15,7 @@ from pytest_trainsafe.judges.learn.run import ObservedRun
 from tests.support.learn.observed_programs import RULES, said
 from tests.support.learn.two_ranks import Call, divided, owners, replicas, runs_of, walkers
 
-_BATCHES = "the ranks of dp train with different batches"
+_BATCHES = "the ranks of dp train a model that is replicated or sharded with different batches"
 _FACTOR = "the gradients of a step are scaled by one factor on the ranks of dp"
 _BUFFERS = "the buffers of a model that begin equal on the ranks of dp stay equal"
 _WEIGHTS = (
@@ -34,6 +34,7 @@ PROGRAMS = (replicas, walkers, owners)
 CALLS: list[Call] = [
     *((program, seed, "") for program in PROGRAMS for seed in (0, 1, 2)),
     *((program, 2, fault) for program, fault in FAULTS),
+    (walkers, 2, "same data"),
     *((divided, 0, fault) for fault in ("plain", "by ranks", "by hand")),
 ]
 
@@ -74,6 +75,13 @@ def test_a_fault_breaks_its_rule_in_the_first_step(
     found = check(runs[call], [Pack("own", tuple(rules))], RULES, min_confidence=0.0)
     assert set(said(found)) == FAULTS[fault]  # type: ignore[index]
     assert found.violations[0].step == 0
+
+
+def test_ranks_without_a_wrapper_may_share_a_batch(
+    runs: dict[Call, ObservedRun], rules: list[Invariant]
+) -> None:
+    found = check(runs[walkers, 2, "same data"], [Pack("own", tuple(rules))], RULES)
+    assert found.violations == ()
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,9 @@ def divided(seed: int, fault: str) -> None:
 def walkers(seed: int, fault: str) -> None:
     """Two replicas that reduce by hand, and scale by statistics of both."""
     torch.manual_seed(seed)
-    draw = torch.Generator().manual_seed(7 * seed + dist.get_rank())
+    draw = torch.Generator().manual_seed(
+        7 * seed + (0 if fault == "same data" else dist.get_rank())
+    )
     model = nn.Sequential(Scaling(together=fault != "own statistics"), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for _ in range(STEPS):

@@ -3,9 +3,9 @@
 The observer records texts for each step (`instrument/slips/steps/shared.py`): a hash of the batch,
 the factor by which the gradients were scaled between the last backward or collective and the step,
 and a hash of the model's buffers, of which one more is from before the first forward.
-Data-parallel ranks get different batches, the ranks that share one model the same batch, and all of
-them scale their gradients by one factor, as by that of the norm of all gradients.  Buffers that are
-equal before the first forward stay equal.
+Ranks on which a wrapper of torch replicates a model, or shards it, get different batches: others
+may share one, as where each has some experts.  All scale their gradients by one factor, as by that
+of the norm of all gradients.  Buffers that are equal before the first forward stay equal.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judges.learn.relation import Explanation, Needs, RelationBase
 from pytest_trainsafe.judges.learn.relations.conduct.recorded import texts_of
+from pytest_trainsafe.judges.learn.relations.consistent import WRAPPER
 from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 #: How exactly factors are equal: the norms that they follow from are rounded.
 _EQUAL = 0.01
 _LEAST = 0.5
+#: What shows that `fully_shard` has sharded a model.
+_SHARD = ("torch.distributed.tensor.DTensor", "data")
 
 
 class Alike(RelationBase):
@@ -40,7 +43,7 @@ class Alike(RelationBase):
     name = "alike"
     several = True
     forms = (
-        {"form": ("equal",), "attribute": (BATCH, SCALING, BUFFERS), "axis": str},
+        {"form": ("equal",), "attribute": (SCALING, BUFFERS), "axis": str},
         {"form": ("different",), "attribute": (BATCH,), "axis": str},
     )
 
@@ -48,10 +51,9 @@ class Alike(RelationBase):
         """Proposes what half of the steps show, for each axis."""
         for attribute in (BATCH, SCALING, BUFFERS):
             for axis, _, equal in _pairs(frames, attribute):
-                if equal.mean() >= _LEAST:
-                    yield hypothesis("alike", form="equal", attribute=attribute, axis=axis)
-                elif attribute == BATCH:
-                    yield hypothesis("alike", form="different", attribute=attribute, axis=axis)
+                form = "different" if attribute == BATCH else "equal"
+                if (equal if form == "equal" else ~equal).mean() >= _LEAST:
+                    yield hypothesis("alike", form=form, attribute=attribute, axis=axis)
 
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
@@ -71,15 +73,12 @@ class Alike(RelationBase):
         """True: the claim holds in every context."""
         return True
 
-    def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """Whether one claim calls the batches equal and the other calls them different."""
-        same = all(claim[name] == other[name] for name in ("attribute", "axis"))
-        return same and claim["form"] != other["form"]
-
     def needs(self, claim: Hypothesis) -> Needs:
-        """The check needs the texts."""
-        names = frozenset({(TRAINING, claim.text("attribute"))})
-        return Needs(variables=names, contents=frozenset())
+        """The check needs the texts, and for batches what shows that a model is wrapped."""
+        names = {(TRAINING, claim.text("attribute"))}
+        if claim["attribute"] != BATCH:
+            return Needs(variables=frozenset(names), contents=frozenset())
+        return Needs(frozenset({WRAPPER}), frozenset({*names, _SHARD}), frozenset())
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> None:
         """None: the check needs the tables of all ranks."""
@@ -97,13 +96,9 @@ class Alike(RelationBase):
                 f"the buffers of a model that begin equal on the ranks of {axis} stay equal",
                 "each rank updates statistics by its own batches, and nothing reduces them",
             )
-        if claim["form"] == "equal":
-            return Explanation(
-                f"the ranks of {axis} train with the same batch",
-                "batches are dealt by the number of the rank, and not by that of its replica",
-            )
         return Explanation(
-            f"the ranks of {axis} train with different batches",
+            f"the ranks of {axis} train a model that is replicated or sharded with different "
+            "batches",
             "the ranks read the same data: the sampler, the stream or the seed lacks the rank",
         )
 
@@ -112,6 +107,8 @@ def _pairs(frames: Sequence[Frame], attribute: str) -> Iterator[tuple[str, Recor
     """Yields the axis of two neighbours, and in which of their steps the texts are equal."""
     for one, other in rank_pairs(frames):
         places = coordinates(one), coordinates(other)
+        if attribute == BATCH and not all(_is_wrapped(frame) for frame in (one, other)):
+            continue
         axes = [name for name in places[0] if places[0][name] != places[1].get(name)]
         if len(axes) != 1:
             continue
@@ -139,6 +136,10 @@ def _pairs(frames: Sequence[Frame], attribute: str) -> Iterator[tuple[str, Recor
                 of_calls=False,
             )
             yield axes[0].removesuffix("_rank"), found, equal[kept]
+
+
+def _is_wrapped(frame: Frame) -> bool:
+    return WRAPPER in frame.apis or _SHARD in frame.variables
 
 
 def _texts(frame: Frame, attribute: str, end: int) -> tuple[Ints, list[str]]:

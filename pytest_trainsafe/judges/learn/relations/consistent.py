@@ -44,7 +44,7 @@ _ROUNDING = 1e-5
 _PRIVATE = {("optimizer.param_groups", "params"), ("torch.nn.Parameter", "in_optimizer")}
 
 #: What shows that a wrapper reduces gradients.
-_WRAPPER = "torch.nn.parallel.DistributedDataParallel.forward"
+WRAPPER = "torch.nn.parallel.DistributedDataParallel.forward"
 
 #: The attribute whose equality says that two ranks hold replicas, and that of the replicas.
 _GRADIENT, _CONTENT = "grad", "data"
@@ -127,7 +127,7 @@ class Consistent(RelationBase):
         names = {(claim.text("variable"), claim.text("attribute"))}
         if claim["form"] == "reduced":
             names.add((claim.text("variable"), _GRADIENT))
-        apis = {_WRAPPER} if claim["form"] == "began" else set()
+        apis = {WRAPPER} if claim["form"] == "began" else set()
         return Needs(frozenset(apis), frozenset(names), frozenset())
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> None:
@@ -204,7 +204,7 @@ def _pairs(
                 )
                 before = began = np.zeros(len(at), bool)
                 if name[1] == _CONTENT:
-                    wraps = all(_WRAPPER in frame.apis for frame in (one, other))
+                    wraps = all(WRAPPER in frame.apis for frame in (one, other))
                     known_before = ((one, rows[0], at), (other, rows[1], to))
                     contents = [_before(frame, each)[index] for frame, each, index in known_before]
                     before = (contents[0] == contents[1]) & (contents[0] != 0)

@@ -1,4 +1,4 @@
-"""Copies of weights, parts that are made later, and moments that rest break no learned rule."""
+"""Copies of weights, late parts, moments that rest and states that fit break no learned rule."""
 
 from __future__ import annotations
 
@@ -86,3 +86,16 @@ def test_no_rule_says_that_moments_change_in_every_step() -> None:
     assert {
         each.claim["attribute"] for each in rules if "state" in each.claim.text("variable")
     } <= {"step"}
+
+
+def test_no_rule_says_that_a_loaded_state_differs_from_that_of_the_model() -> None:
+    def train() -> None:
+        model = net()
+        best = {name: each.clone() for name, each in model.state_dict().items()}
+        for _ in range(2):
+            steps(model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
+            model.load_state_dict(best)
+
+    rules = learned(train, "contain")
+    assert rules
+    assert not [each for each in rules if "load_state_dict" in each.claim.text("api")]

@@ -18,6 +18,9 @@ constant in a loss are not looked at.
 Needs `_forward_cls` of a node that a function in Python makes.  Without it, reports name no such
 functions.
 
+Needs `variable` of the node that adds to a gradient.  Without it, the leaves behind a tensor are
+not known.
+
 torch 2.10 to 2.14 have all of these names.
 """
 
@@ -56,6 +59,11 @@ _leave = TRANSFORMS.of("torch._functorch.pyfunctorch", "temporarily_clear_interp
 def function_of(node: Any) -> type[torch.autograd.Function] | None:
     """The function in Python whose derivative a node computes; None for torch's own functions."""
     return getattr(node, "_forward_cls", None)
+
+
+def leaf_of(node: Any) -> torch.Tensor | None:
+    """The tensor to whose gradient a node adds; None for a node that computes a derivative."""
+    return getattr(node, "variable", None)
 
 
 def shape_made(node: Any, output: int) -> tuple[int, ...] | None:

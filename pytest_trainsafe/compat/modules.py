@@ -1,6 +1,7 @@
 """What a module holds itself, the code that calls it, and base classes of modules.
 
-Needs `_parameters`, `_buffers`, `_modules` and `_wrapped_call_impl` of torch.nn.Module,
+Needs `_parameters`, `_buffers`, `_modules`, `_backward_hooks`, `_backward_pre_hooks` and
+`_wrapped_call_impl` of torch.nn.Module,
 `_BatchNorm` of torch.nn.modules.batchnorm, and `_DropoutNd` of torch.nn.modules.dropout.  torch
 2.10 to 2.14 have all of these names.  The public methods such as `named_parameters` leave out what
 a module holds twice, and cannot look up a single name.
@@ -39,6 +40,11 @@ def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
 def own_buffers(module: nn.Module) -> Mapping[str, torch.Tensor | None]:
     """The buffers that a module holds itself, by the names of its attributes."""
     return _held(module, "_buffers")
+
+
+def has_backward_hooks(module: nn.Module) -> bool:
+    """Whether the program wants to know of each backward through a module."""
+    return bool(_held(module, "_backward_hooks") or _held(module, "_backward_pre_hooks"))
 
 
 def _held(module: nn.Module, name: str) -> Mapping[str, Any]:

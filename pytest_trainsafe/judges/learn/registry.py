@@ -16,6 +16,7 @@ _FOLDER = "pytest_trainsafe.judges.learn.relations"
 BUILT_IN = (
     f"{_FOLDER}.consistent:Consistent",
     f"{_FOLDER}.agreement:Agreement",
+    f"{_FOLDER}.alike:Alike",
     f"{_FOLDER}.membership:Membership",
     f"{_FOLDER}.contain:Contain",
     f"{_FOLDER}.within:Within",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,7 +14,7 @@ from pytest_trainsafe.judges.learn.columns.frame import Frame
 from pytest_trainsafe.judges.learn.events.table import Table
 from pytest_trainsafe.judges.learn.evidence import Evidence
 from pytest_trainsafe.judges.learn.invariant import hypothesis
-from tests.support.learn.observed_programs import RULES, checked, learned, said
+from tests.support.learn.observed_programs import RULES
 from tests.support.learn.observing import Kept
 
 
@@ -82,21 +81,3 @@ def test_a_function_of_nothing_that_requires_gradients_has_no_rule_on_them() -> 
         counts = evidence.counts().get(claim, [])
         assert sum(passed + failed for _, passed, failed in counts) == judged
         assert bool(sum(failed for _, _, failed in counts)) is (requires and graded)
-
-
-def chosen(first: int) -> None:
-    """Two layers, of which the second gets a gradient of zero before the step `first`."""
-    model = nn.ModuleList([nn.Linear(3, 2), nn.Linear(3, 2)])
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for step in range(4):
-        optimizer.zero_grad()
-        given = torch.randn(4, 3)
-        (model[0](given) + model[1](given) * float(step >= first)).square().mean().backward()
-        optimizer.step()
-
-
-def test_a_moment_that_no_gradient_has_reached_need_not_change() -> None:
-    rules = learned(partial(chosen, 0), "periodic")
-    moments = [each for each in rules if each.claim["attribute"] == "exp_avg"]
-    assert moments
-    assert said(checked(partial(chosen, 1), moments)) == []

@@ -24,8 +24,12 @@ TRAINING, SLIP = "training", "slip"
 #: The attribute of the same object that describes the graph of a loss.
 GRAPH = "graph"
 
+#: The attributes by which ranks are compared: a hash of the batch of a round, the factor by which
+#: its gradients were scaled before the step, and a hash of the buffers of its model.
+BATCH, SCALING, BUFFERS = "batch", "scaling", "buffers"
+
 #: Attributes that are texts about the training and no values of it.
-TEXTS = (SETUP, SLIP, GRAPH)
+TEXTS = (SETUP, SLIP, GRAPH, BATCH, SCALING, BUFFERS)
 
 
 #: Every slip that may be reported, by name.
@@ -47,9 +51,9 @@ def slip_change(text: str, meta: Mapping[str, Plain], by: Call | None = None) ->
     return Change(TRAINING, TRAINING, SLIP, value, meta, before, by, changed=bool(text))
 
 
-def graph_change(text: str, meta: Mapping[str, Plain], by: Call | None) -> Change:
-    """The change that describes the graph of a loss, whose backward is the call `by`."""
-    return Change(TRAINING, TRAINING, GRAPH, Value("str", text), meta, Value("str", ""), by)
+def text_change(name: str, text: str, meta: Mapping[str, Plain], by: Call | None) -> Change:
+    """The change that gives a training's attribute `name` a text in the call `by`."""
+    return Change(TRAINING, TRAINING, name, Value("str", text), meta, Value("str", ""), by)
 
 
 def slip_in(text: object) -> str:

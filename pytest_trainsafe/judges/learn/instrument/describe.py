@@ -166,7 +166,9 @@ class Describer:
     def _put_held(self, optimizer: Optimizer, values: dict[str, Value]) -> None:
         """Put facts on the parameters that an optimizer holds into `values`.
 
-        "has_gradients" says whether any of the parameters has a gradient.  "zero_rate" says whether
+        "has_gradients" says whether any of the parameters has a gradient, if any of them is one or
+        belongs to a recorded model: float32 copies of the weights of a model are plain tensors.
+        "zero_rate" says whether
         the learning rate of every group is zero, as in the first step of a warm-up.  "frozen"
         counts the parameters that require no gradient now, but required one when the optimizer was
         made, and were never trained: some methods freeze layers after they were.  If no parameter
@@ -178,9 +180,10 @@ class Describer:
         if optimizer not in self._frozen:
             self.made(optimizer)
         before, graded = self._frozen[optimizer], self._graded.setdefault(optimizer, set())
-        held = trained = frozen = stale = resting = gradients = ungraded = 0
+        held = trained = frozen = stale = resting = gradients = ungraded = own = 0
         for parameter in _held(optimizer):
             held += 1
+            own += isinstance(parameter, nn.Parameter) or self._is_known(parameter)
             trained += parameter.requires_grad
             known = id(parameter) in before or id(parameter) in graded
             frozen += not parameter.requires_grad and not known
@@ -196,7 +199,7 @@ class Describer:
         stale -= resting if gradients else 0
         rates = (group.get("lr") for group in optimizer.param_groups)
         rests = all(isinstance(rate, int | float) and rate == 0 for rate in rates)
-        values["self.has_gradients"] = plain_value(bool, gradients > 0)
+        values["self.has_gradients"] = plain_value(bool, gradients > 0 and own > 0)
         values["self.zero_rate"] = plain_value(bool, rests)
         values["self.frozen"] = plain_value(int, frozen if trained else held)
         values["self.stale"] = plain_value(int, stale)

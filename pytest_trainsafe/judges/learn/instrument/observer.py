@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import weakref
@@ -16,7 +17,7 @@ from pytest_trainsafe.compat.compiler import compiles, skipped
 from pytest_trainsafe.compat.modules import own_buffers
 from pytest_trainsafe.core.code_files import project_line
 from pytest_trainsafe.judges.learn.events.events import Call, Change, Listener, Plain, Value
-from pytest_trainsafe.judges.learn.events.slips import graph_change, slip_change, slip_text
+from pytest_trainsafe.judges.learn.events.slips import GRAPH, slip_change, slip_text, text_change
 from pytest_trainsafe.judges.learn.instrument.binding import Binder
 from pytest_trainsafe.judges.learn.instrument.describe import Describer, cut
 from pytest_trainsafe.judges.learn.instrument.facts import Objects
@@ -106,7 +107,8 @@ class Observer:
         self.variables = Variables(objects, self.describer, wanted)
         #: The line of the project at which each slip was first noticed, by the slip's text.
         self.places: dict[str, str] = {}
-        self._slips = watched(wanted, self._slip, self._graph, self.variables, objects)
+        draw = functools.partial(self._text, GRAPH)
+        self._slips = watched(wanted, self._slip, draw, self._text, self.variables, objects)
         #: The ids of the modules whose calls were seen.  Others may run only in compiled code.
         self.called: set[int] = set()
         self._modes = Modes()
@@ -353,11 +355,11 @@ class Observer:
                 self.places[text] = project_line()
             self._tell(self._changed, slip_change(text, self._meta_now(), by))
 
-    def _graph(self, text: str) -> None:
-        """Report the graph of a loss, whose backward the innermost recorded call is."""
+    def _text(self, name: str, text: str) -> None:
+        """Report a text on the training, which is known in the innermost recorded call."""
         if self.steps.recording:
             by = self._thread.innermost()
-            self._tell(self._changed, graph_change(cut(text), self._meta_now(), by))
+            self._tell(self._changed, text_change(name, cut(text), self._meta_now(), by))
 
     def end(self) -> None:
         """The observation ends: report what is known only now."""

@@ -5,13 +5,16 @@ A variable is an attribute of a training object, such as the data of a parameter
 A precondition says which ranks and variables are meant.  Two examples: all parameters, on ranks
 with different data-parallel ranks; and parameters that are not sharded, on ranks with different
 tensor-parallel ranks.  If no recorded feature tells replicas from shards, the form "stays" is
-learned: a variable that was equal on two ranks before a step is equal after it.  The form "reduced"
-is about replicas that differ from the start: parameters whose gradients are equal are equal.
+learned: a variable that was equal on two ranks before a step is equal after it.  The form "began"
+says so of the first step, for matrices of random numbers only, and where a wrapper reduces the
+gradients of a model: experts may begin alike.  The form "reduced" is about replicas that differ
+from the start: parameters whose gradients are equal are equal.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -33,8 +36,15 @@ from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 _LEAST = 0.01
 
-#: Variables whose values number objects within a process, so that ranks cannot be compared.
-_PRIVATE = {("optimizer.param_groups", "params")}
+#: How exactly the norm of a matrix of ones is that.
+_ROUNDING = 1e-5
+
+#: Variables whose values number objects within a process, so that ranks cannot be compared,
+#: or who holds a parameter, which ranks that share the work of an optimizer divide.
+_PRIVATE = {("optimizer.param_groups", "params"), ("torch.nn.Parameter", "in_optimizer")}
+
+#: What shows that a wrapper reduces gradients.
+WRAPPER = "torch.nn.parallel.DistributedDataParallel.forward"
 
 #: The attribute whose equality says that two ranks hold replicas, and that of the replicas.
 _GRADIENT, _CONTENT = "grad", "data"
@@ -54,17 +64,20 @@ class Consistent(RelationBase):
     forms = (
         {"variable": str, "attribute": str},
         {"form": ("stays",), "variable": str, "attribute": str},
+        {"form": ("began",), "variable": str, "attribute": (_CONTENT,)},
         {"form": ("reduced",), "variable": str, "attribute": (_CONTENT,)},
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
         """Proposes each kind of variable that is sometimes equal on two ranks."""
-        for name, _, passed, before in _pairs(frames, None):
+        for name, _, passed, before, began in _pairs(frames, None):
             # A small share is enough: few parameters of a tensor-parallel model are equal on ranks.
             if passed.mean() >= _LEAST:
                 yield _claim(name, stays=False)
             if before.any() and passed[before].mean() >= 0.5:
                 yield _claim(name, stays=True)
+            if began.any() and passed[began].mean() >= 0.5:
+                yield _began(name)
         for name, _, passed in _replicas(frames):
             if passed.mean() >= 0.5:
                 yield _reduced(name)
@@ -75,11 +88,13 @@ class Consistent(RelationBase):
         """Adds an example for each pair of ranks, each object that both have, and each step."""
         names = {(claim.text("variable"), claim.text("attribute")) for claim in claims}
         wanted = set(claims)
-        for name, records, passed, before in _pairs(frames, names):
+        for name, records, passed, before, began in _pairs(frames, names):
             if (claim := _claim(name, stays=False)) in wanted:
                 found.add(claim, records, passed)
             if (claim := _claim(name, stays=True)) in wanted and before.any():
                 found.add(claim, records, passed, before)
+            if (claim := _began(name)) in wanted and began.any():
+                found.add(claim, records, passed, began)
         for name, records, passed in _replicas(frames):
             if (claim := _reduced(name)) in wanted:
                 found.add(claim, records, passed)
@@ -94,6 +109,8 @@ class Consistent(RelationBase):
         2 for most claims.  `HABIT` for the claim that weights or optimizer states are equal, and
         `CHOICE` for gradients, because they may be shards.
         """
+        if claim["form"] == "began":
+            return 1
         if claim["form"] is not None:  # what is reduced or was equal is a replica
             return 2
         if claim["attribute"] == "data" or claim["variable"] == "optimizer.state":
@@ -110,7 +127,8 @@ class Consistent(RelationBase):
         names = {(claim.text("variable"), claim.text("attribute"))}
         if claim["form"] == "reduced":
             names.add((claim.text("variable"), _GRADIENT))
-        return Needs(frozenset(), frozenset(names))
+        apis = {WRAPPER} if claim["form"] == "began" else set()
+        return Needs(frozenset(apis), frozenset(names), frozenset())
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> None:
         """None: the check needs the tables of all ranks."""
@@ -122,6 +140,13 @@ class Consistent(RelationBase):
                 f"each {claim['variable']} whose gradient is equal on two ranks is equal on them",
                 "ranks start from other weights, and nothing broadcasts those of one rank",
             )
+        if claim["form"] == "began":
+            return Explanation(
+                "where DistributedDataParallel wraps a model, each matrix of "
+                f"{claim['variable']} that begins with the same random numbers on two ranks is "
+                "equal on them after a step",
+                "a module with weights is outside of the wrapper, such as a loss that learns",
+            )
         stays = claim["form"] == "stays"
         return Explanation(
             f"{claim['attribute']} of {claim['variable']} "
@@ -132,11 +157,13 @@ class Consistent(RelationBase):
 
 def _pairs(
     frames: Sequence[Frame], wanted: Collection[Name] | None
-) -> Iterator[tuple[Name, Records, Bools, Bools]]:
+) -> Iterator[tuple[Name, Records, Bools, Bools, Bools]]:
     """Yields the records of each kind of variable that two ranks have at the end of the same step.
 
     `wanted` has the kinds to compare, such as ("torch.nn.Parameter", "data"); None stands for all.
-    The two masks say which values are equal on the two ranks, and which were equal before the step.
+    The masks say which values are equal on the two ranks, which were equal before the step, and
+    which are those of the first step that were, are matrices of random numbers, and have changed,
+    where a wrapper reduces gradients.
     Left out are those that have no content on both ranks (`columns.ranks.telling`), such as
     gradients that were cleared.
     """
@@ -175,14 +202,21 @@ def _pairs(
                     other=(other, rows[1][to][compared]),
                     of_calls=False,
                 )
-                before = np.zeros(len(at), bool)
-                if name[1] == "data":
-                    contents = [
-                        _before(frame, each)[index]
-                        for frame, each, index in ((one, rows[0], at), (other, rows[1], to))
-                    ]
+                before = began = np.zeros(len(at), bool)
+                if name[1] == _CONTENT:
+                    wraps = all(WRAPPER in frame.apis for frame in (one, other))
+                    known_before = ((one, rows[0], at), (other, rows[1], to))
+                    contents = [_before(frame, each)[index] for frame, each, index in known_before]
                     before = (contents[0] == contents[1]) & (contents[0] != 0)
-                yield name, part, passed[compared], before[compared]
+                    starts = [_before(frame, each, True)[ix] for frame, each, ix in known_before]
+                    ends = [
+                        frame.keys(each, "digest")[0]
+                        for frame, each in zip((one, other), values, strict=True)
+                    ]
+                    began = (starts[0] == starts[1]) & (starts[0] != 0) & wraps
+                    # A rank may own a parameter, and send it to the others after its step.
+                    began &= (starts[0] != ends[0]) & (starts[1] != ends[1])
+                yield name, part, passed[compared], before[compared], began[compared]
 
 
 def _replicas(frames: Sequence[Frame]) -> Iterator[tuple[Name, Records, Bools]]:
@@ -225,6 +259,12 @@ def _replicas(frames: Sequence[Frame]) -> Iterator[tuple[Name, Records, Bools]]:
             known = np.logical_and.reduce([has for own in contents for _, has in own])
             alike = known & (contents[0][1][0] == contents[1][1][0])
             alike &= ~one.bits(values[0][1], ZERO)
+            # A rank may own a parameter, and send it to the others after its step.
+            moved = [
+                _start(frame, own[0])[0] != its[0][0]
+                for frame, own, its in zip((one, other), at, contents, strict=True)
+            ]
+            alike &= moved[0] == moved[1]
             if not alike.any():
                 continue
             chosen = at[0][0][alike], at[1][0][alike]
@@ -246,29 +286,59 @@ def _moments(frame: Frame, rows: Ints) -> Keys:
     return mixed(frame.text_keys(frame.changes["object"][rows]), steps)
 
 
-def _before(frame: Frame, rows: Ints) -> Keys:
+def _before(frame: Frame, rows: Ints, first: bool = False) -> Keys:
     """The hash of each variable's content at the beginning of a step; 0 if it is not known.
 
     `rows` are rows of `Table.changes`, each of which gives a variable and a step.  In the first
     step it is 0, since shards may begin equal, with the same seed.  It is 0 for zeros, which shards
-    have in common too.
+    have in common too.  With `first`, it is 0 in all other steps, and for what is no matrix of
+    random numbers.
+    """
+    content, valid, start = _start(frame, rows)
+    owed = frame.interval_of_change[rows] == 0
+    owed = owed & _drawn(frame, np.where(owed, start, NONE)) if first else ~owed
+    return np.where(valid & owed & ~frame.bits(start, ZERO), content, np.uint64(0))
+
+
+def _start(frame: Frame, rows: Ints) -> tuple[Keys, Bools, Ints]:
+    """The hash of each variable's content at the beginning of a step, and whether it is known.
+
+    The third value has the rows of `Table.values` with these contents.
     """
     changes = frame.changes
-    first = np.flatnonzero(changes["changed"] & frame.complete)
+    changed_first = np.flatnonzero(changes["changed"] & frame.complete)
     # The value before the first change of an object in a step is that at the step's beginning.
     objects = changes["object"].astype(np.int64) * 2**32 + changes["attribute"]
     keys = mixed(objects.astype(np.uint64), frame.interval_of_change.astype(np.uint64))
-    wanted, place = np.unique(keys[first], return_index=True)
+    wanted, place = np.unique(keys[changed_first], return_index=True)
     start = np.full(len(rows), NONE, np.int64)
     if len(wanted):
         at = np.minimum(np.searchsorted(wanted, keys[rows]), len(wanted) - 1)
         changed = wanted[at] == keys[rows]
-        start = np.where(changed, changes["before"][first[place[at]]], changes["after"][rows])
+        start = np.where(
+            changed, changes["before"][changed_first[place[at]]], changes["after"][rows]
+        )
     else:
         start = changes["after"][rows]
     content, valid = frame.keys(start, "digest")
-    first_step = frame.interval_of_change[rows] == 0
-    return np.where(valid & ~first_step & ~frame.bits(start, ZERO), content, np.uint64(0))
+    return content, valid, start
+
+
+def _drawn(frame: Frame, rows: Ints) -> Bools:
+    """Which values are matrices with other numbers than ones."""
+    found = np.zeros(len(rows), bool)
+    for at, row in enumerate(rows.tolist()):
+        if row == NONE:
+            continue
+        sizes = frame.table.texts[int(frame.values["shape"][row])].split("x")
+        if len(sizes) > 1 and all(sizes):
+            ones = math.prod(int(each) for each in sizes) ** 0.5
+            found[at] = abs(float(frame.values["norm"][row]) - ones) > _ROUNDING * ones
+    return found
+
+
+def _began(name: Name) -> Hypothesis:
+    return hypothesis("consistent", form="began", variable=name[0], attribute=name[1])
 
 
 def _reduced(name: Name) -> Hypothesis:

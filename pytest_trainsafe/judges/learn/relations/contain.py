@@ -321,6 +321,8 @@ def _sensible(api: str, event: Event) -> bool:
     if what == "call":
         # Which layers a model calls is no rule of training.
         return name != api and not is_architecture(name)
+    if api.endswith(".load_state_dict"):
+        return False  # it changes nothing if the state is what is there, as that of the best step
     # Private attributes are details of a release.
     return kind != "other" and attribute not in TEXTS and not attribute.startswith("_")
 

@@ -49,8 +49,8 @@ class Periodic(RelationBase):
         """Proposes each kind of variable with the periods in which it was seen to change."""
         for frame in frames:
             for name, _, quiet in _moments(frame, None):
-                if name in _OF_LOSSES:
-                    continue
+                if name in _OF_LOSSES or (name[0] == _STATE and name[1] != "step"):
+                    continue  # what is added to a moment may round away, or be zero
                 last = int(min(quiet.max(), _LONGEST))
                 if (quiet == 0).mean() >= _LEAST:
                     # Only 1 and the longest rest: a period in between says less than 1, and

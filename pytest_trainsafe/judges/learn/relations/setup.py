@@ -57,7 +57,17 @@ class Setup(RelationBase):
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
         """Proposes what each parameter has after the last step, and all settings and modes."""
         for frame in frames:
-            last = {change.object: change for change in setups(frame)[1] if _in_model(change)}
+            every = [change for change in setups(frame)[1] if _in_model(change)]
+            began: dict[str, object] = {}
+            for change in every:
+                for name in (change.object, _root(change.object)):
+                    began.setdefault(name, change.meta.get("step"))
+            # A parameter that is made later, as an adapter, is not missing before.
+            last = {
+                change.object: change
+                for change in every
+                if began[change.object] == began[_root(change.object)]
+            }
             alike: dict[str, list[Change]] = defaultdict(list)
             for change in last.values():
                 alike[_pattern(change.object)].append(change)

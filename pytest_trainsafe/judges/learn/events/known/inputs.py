@@ -19,7 +19,7 @@ INPUTS = {
         "layers are made in forward, and the optimizer was made before it",
     ),
     "layer-repeated": Known(
-        "a layer with trained weights is in a Sequential once",
+        "a layer with trained weights is in a Sequential once, and in a list once for each input",
         "[layer] * n repeats one layer instead of making n of them",
     ),
     "eps-as-momentum": Known(
@@ -55,22 +55,58 @@ INPUTS = {
         "the blank is no label of a CTC loss",
         "labels begin at 0, which is the blank",
     ),
+    "examples-mixed": Known(
+        "the result for one example depends on no other example of the batch",
+        "a view, a reshape or an attention takes the examples for positions or features",
+    ),
     # Inputs and targets.
     "target-out-of-reach": Known(
         "targets are in the range of the activation that ends the model",
         "targets are not normalised, or the last activation does not fit them",
     ),
+    "divergence-averaged": Known(
+        "a divergence is a sum over the classes of its distribution",
+        "kl_div averages over the classes too: reduction='batchmean', or a sum over them, is meant",
+    ),
+    "smoothed-twice": Known(
+        "labels that a loss is to smooth are not smooth already",
+        "label smoothing is applied to the targets and by the loss",
+    ),
+    "advantage-graded": Known(
+        "the advantage by which a logarithm of a probability is multiplied has no gradient",
+        "detach() is missing, so the loss of the actor trains the critic as well",
+    ),
     "softmax-over-batch": Known(
         "a softmax before a loss is over the classes and not over the batch",
         "dim=0 instead of dim=1",
     ),
+    "softmax-not-summed": Known(
+        "a softmax by which a product of matrices is weighted is over what the product sums over",
+        "dim is that of the queries or heads, or is left out: the weights of a sum add up to 1",
+    ),
     "softmax-of-one": Known(
-        "a softmax before a loss has more than one class",
+        "a softmax before a loss, or in it, has more than one class",
         "softmax of a single output is always 1; sigmoid is meant",
     ),
     "pixels-unscaled": Known(
         "the first layer gets no pixels from 0 to 255",
         "the images are not divided by 255, or normalised before they are",
+    ),
+    "pixels-twice": Known(
+        "the first layer gets no pixels that were divided by 255 twice",
+        "a transform scales the images, and so does the loop or another transform",
+    ),
+    "input-overwritten": Known(
+        "a model does not write into data that it gets again",
+        "an operator of the forward works in place on a view of the stored data",
+    ),
+    "state-carried": Known(
+        "a recurrent state is not carried to the next batch if the batches are shuffled",
+        "the state is kept from batch to batch, as for one long sequence that is read in order",
+    ),
+    "padding-elsewhere": Known(
+        "the padding_idx of an embedding is the token that fills up the texts",
+        "the index of the padding is that of another vocabulary",
     ),
     "rows-alike": Known(
         "the examples of a batch differ",

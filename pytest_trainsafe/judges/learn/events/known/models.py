@@ -19,6 +19,10 @@ MODELS = {
         "eval() is missing before the validation, so dropout is active, and batch norms learn from "
         "the validation data",
     ),
+    "left-in-evaluation": Known(
+        "models of one optimizer that began in training mode stay in it together",
+        "after a validation, train() is called for one of several models only",
+    ),
     "dropout-in-evaluation": Known(
         "dropout is off in a module in evaluation mode",
         "functional dropout or attention does not get training=self.training",
@@ -39,6 +43,10 @@ MODELS = {
     "equal-but-untied": Known(
         "an embedding and a linear layer that begin with equal weights are tied",
         "the weights were copied, or a resize has made new ones, and tying was not repeated",
+    ),
+    "flag-misspelt": Known(
+        "no attribute of a parameter or a module is called nearly as requires_grad is",
+        "the name is misspelt, so nothing is frozen",
     ),
     "flag-on-module": Known(
         "requires_grad is set on parameters and not on a module",
@@ -103,7 +111,7 @@ MODELS = {
     ),
     "average-lacks-buffers": Known(
         "an average of a model that is evaluated has statistics of batch norms that were updated",
-        "the average covers parameters only, and buffers are not copied",
+        "the average covers parameters only, and buffers are not copied, or update_bn is missing",
     ),
     "averaged-before-step": Known(
         "an average is updated after the optimizer's step",
@@ -165,8 +173,8 @@ MODELS = {
         "the keys have another prefix, and strict=False hides it",
     ),
     "ties-broken": Known(
-        "loading a state leaves tied parameters tied",
-        "load_state_dict(assign=True) replaces each name of a tied parameter by its own tensor",
+        "tied parameters stay tied",
+        "load_state_dict(assign=True), or a new Parameter, replaces one name of a tied one",
     ),
     "initialised-after-load": Known(
         "parameters that were loaded are not initialised afterwards, but for last layers",
@@ -181,7 +189,7 @@ MODELS = {
         "state_dict() was kept without a copy, so the best state is always the last one",
     ),
     "prefix-differs": Known(
-        "parameters that a state lacks are not in it with another prefix",
-        "the keys have another prefix, and strict=False hides it",
+        "parameters that a state lacks are not in it under another name",
+        "the keys have another prefix or were renamed, and strict=False hides it",
     ),
 }

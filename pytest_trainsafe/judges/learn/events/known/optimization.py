@@ -124,6 +124,10 @@ OPTIMIZATION = {
         "T_max is a number of epochs, and the scheduler steps for each batch, or the other way "
         "round",
     ),
+    "schedule-unfinished": Known(
+        "a schedule whose length is the number of steps steps in each of them",
+        "the schedule steps once for each epoch, and its length is counted in steps",
+    ),
     "schedule-began-anew": Known(
         "the scheduler of an optimizer whose state was loaded is loaded too",
         "the checkpoint lacks the scheduler's state, so the learning rate begins anew",

@@ -23,6 +23,22 @@ STEPS = {
         "groups of an optimizer that were made with different rates keep different ones",
         "a warm-up or a decay by hand sets one rate for all groups",
     ),
+    "zeros-revived": Known(
+        "weights that are zero, and have a gradient of zero, stay zero",
+        "pruning masks the gradient, and momentum or moments from before move the weight",
+    ),
+    "rates-parted": Known(
+        "groups of an optimizer that begin with one rate follow a schedule by hand together",
+        "the rate is set after the loop over the groups, or for the first group only",
+    ),
+    "rate-without-effect": Known(
+        "a learning rate is set as lr of a group",
+        "optimizer.lr and a group's learning_rate are no settings of the optimizer",
+    ),
+    "plateau-inverted": Known(
+        "ReduceLROnPlateau gets no share that rises while it waits for it to fall",
+        "mode='max' is missing for an accuracy",
+    ),
     "gradient-always-zero": Known(
         "no parameter that the loss reaches has a gradient of zero in every step",
         "a gate is divided by itself, a softmax has one element only, both factors of an adapter "
@@ -59,6 +75,18 @@ STEPS = {
         "the first step of an optimizer has as many micro-batches as the next ones",
         "the loop steps if i % n == 0, which holds for the first micro-batch already",
     ),
+    "mean-divided": Known(
+        "the mean of a loss is not divided by its number of examples once more",
+        "the loss is averaged already, so gradients are too small by the size of the batch",
+    ),
+    "window-misdivided": Known(
+        "losses of the micro-batches of a step are divided by their number, if by any",
+        "the number that they are divided by is not that of the backwards between two steps",
+    ),
+    "averaged-and-divided": Known(
+        "a loss whose gradients DistributedDataParallel averages is not divided by the ranks",
+        "the wrapper divides by the number of ranks too, so gradients are too small by it",
+    ),
     "partly-scaled": Known(
         "either all losses of a step are scaled, or none",
         "one of several losses is not passed through scaler.scale",
@@ -80,6 +108,10 @@ STEPS = {
         "tensors that are reduced for a loss take part in autograd",
         "dist.all_reduce changes the value and not the gradient; torch.distributed.nn has one that "
         "does both",
+    ),
+    "average-follows": Known(
+        "an average of the weights is further from the last ones than a small part of a step",
+        "the decay is the share of the new weights: 0.001 where 0.999 is meant",
     ),
     "averaged-again": Known(
         "an average is updated at most once after each step",

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from pytest_trainsafe.judges.learn.instrument.slips.gradients import Gradients
 from pytest_trainsafe.judges.learn.instrument.slips.models import running_means_of, shapes_of
@@ -18,6 +19,8 @@ from pytest_trainsafe.record.clock import in_backward
 _ROUNDS = 2
 #: How many parameters stand for all of a model.
 _FEW = 3
+#: How many elements of a parameter stand for it, and which part of a step is no average.
+_LOOKED, _PART = 64, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class _Start:
 class Copies(Watcher):
     """Sees each call of a model, and the updates of torch's averages."""
 
-    kinds = ("module", "average", "scaler_step")
+    kinds = ("module", "average", "scaler_step", "step")
 
     def __init__(self, training: Training, gradients: Gradients) -> None:
         super().__init__(training)
@@ -43,6 +46,12 @@ class Copies(Watcher):
         #: or left out by then.
         self._averaged: WeakKeyDictionary[nn.Module, tuple[int, int]] = WeakKeyDictionary()
         self._scaled = 0
+        #: The statistics that averages of torch have copied at their last update.
+        self._copied: WeakKeyDictionary[nn.Module, tuple[int, ...]] = WeakKeyDictionary()
+        #: Some weights of the models in training before the last step.
+        self._before: WeakKeyDictionary[nn.Module, torch.Tensor] = WeakKeyDictionary()
+        #: The rounds in which a copy had nearly the weights of a model, by copy.
+        self._near: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 
     def entered(self, moment: Moment) -> None:
         if moment.kind == "average":
@@ -55,8 +64,22 @@ class Copies(Watcher):
                 self.training.slip("averaged-again", "no step came between two updates")
         elif moment.kind == "scaler_step":
             self._scaled += 1
+        elif moment.kind == "step":
+            for model in list(self._starts) if moment.outermost else ():
+                if _has_sizes(model):
+                    self._before[model] = _sample(model)
         elif moment.outermost and not in_backward():
             self._runs(moment.thing)
+
+    def left(self, moment: Moment) -> None:
+        if moment.kind != "average" or moment.failed:
+            return
+        thing = moment.thing
+        # Torch copies buffers, unless it is asked to average them too; an average of all weights
+        # needs statistics of its own, and one of the last weights nearly has them.
+        equal = getattr(thing, "avg_fn", 0) is None and getattr(thing, "multi_avg_fn", 0) is None
+        if equal and not getattr(thing, "use_buffers", True) and int(thing.n_averaged) > 1:
+            self._copied[thing] = self._means(thing)
 
     def _runs(self, model: nn.Module) -> None:
         now = self.training.rounds
@@ -67,6 +90,12 @@ class Copies(Watcher):
             return
         if model.training:
             return  # as `update_bn` runs an average, to collect its statistics
+        if self._copied.get(model) and self._means(model) == self._copied[model]:
+            self.training.slip(
+                "average-lacks-buffers", "update_bn has not run since the last update"
+            )
+        if not torch.is_grad_enabled() and model not in self._starts:
+            self._follows(model, now)
         before = self._ran.get(model)
         self._ran[model] = now
         if before in (now, now - 1) or model in self._starts or not self._starts:
@@ -79,6 +108,29 @@ class Copies(Watcher):
             if start.shapes == shapes and any(id(each) in held for each in trained.parameters()):
                 self._judge(model, trained, start)
                 return
+
+    def _follows(self, model: nn.Module, now: int) -> None:
+        """Whether a copy differs from the trained model by a small part of the last step only."""
+        shapes, held = shapes_of(model), self.training.held()
+        if any(id(each) in held for each in model.parameters()):
+            return
+        for trained, before in list(self._before.items()):
+            if shapes_of(trained) != shapes:
+                continue
+            latest = _sample(trained)
+            step, apart = (float((latest - each).abs().max()) for each in (before, _sample(model)))
+            if not 0 < apart < _PART * step:
+                continue
+            if self._near.setdefault(model, now) != now:
+                self.training.slip(
+                    "average-follows",
+                    f"{type(model).__name__} is {apart / step:.2g} of a step away",
+                )
+            return
+
+    def _means(self, model: nn.Module) -> tuple[int, ...]:
+        means = itertools.islice(running_means_of(model), _FEW)
+        return tuple(self.training.digest(each, True) for each in means)
 
     def _judge(self, model: nn.Module, trained: nn.Module, start: _Start) -> None:
         found, latest = self._start(model), self._start(trained)
@@ -96,9 +148,20 @@ class Copies(Watcher):
 
     def _start(self, model: nn.Module) -> _Start:
         few = list(model.parameters())[-_FEW:]
-        means = itertools.islice(running_means_of(model), _FEW)
         return _Start(
             shapes_of(model),
             tuple(self.training.digest(each, True) for each in few),
-            tuple(self.training.digest(each, True) for each in means),
+            self._means(model),
         )
+
+
+def _has_sizes(model: nn.Module) -> bool:
+    """Whether a model has parameters, and a lazy one has made them."""
+    parameters = list(model.parameters())
+    return bool(parameters) and not any(is_lazy(each) for each in parameters)
+
+
+def _sample(model: nn.Module) -> torch.Tensor:
+    """Some elements of the last parameters of a model."""
+    few = [each.detach().flatten()[:_LOOKED] for each in list(model.parameters())[-_FEW:]]
+    return torch.cat([each.double().cpu() for each in few])

@@ -99,6 +99,8 @@ class Gradients(Watcher):
         self._loaded: set[int] = set()
         #: How many parameters of models could be trained at the last step.
         self._trainable = 0
+        #: A hash of each graded parameter that no optimizer held at the first step, by its id.
+        self._unheld: dict[int, int] = {}
         #: A hash of what a model in training ran with last; 0 if that wants gradients itself.
         self._input = 0
         #: The modules that ran with gradients before the first step.
@@ -259,6 +261,11 @@ class Gradients(Watcher):
         state, marks = self._state(optimizer), _marks(optimizer)
         if not state.steps:
             self._decays(optimizer)
+            held = self.training.held()
+            for _, model in self.training.models():
+                for each in model.parameters():
+                    if each.grad is not None and id(each) not in held:
+                        self._unheld[id(each)] = self.training.digest(each, True)
         backwards, state.backwards = self._backwards - state.backwards, self._backwards
         if not marks:
             trains = any(each.requires_grad for each in parameters_of(optimizer))
@@ -370,13 +377,23 @@ class Gradients(Watcher):
             own = list(model.named_parameters())
             trained = [each for each in own if id(each[1]) in state.reached]
             graded = [each for each in own if each[1].requires_grad and each[1].grad is not None]
-            alone = [path for path, each in graded if id(each) not in held]
+            alone = [
+                path for path, each in graded if id(each) not in held and not self._is_updated(each)
+            ]
             # Many fine-tune by giving the optimizer the last layers only.
             if trained and alone and alone[-1] == graded[-1][0]:
                 more = f" and {len(alone) - 1} more" * (len(alone) > 1)
                 self.training.slip(
                     "held-by-nobody", f"{name}.{alone[-1]}{more} of {len(own)} parameters"
                 )
+
+    def _is_updated(self, parameter: torch.Tensor) -> bool:
+        """Whether the program has changed a parameter since the first step.
+
+        Ranks that share the work of an optimizer send each other what they have updated.
+        """
+        before = self._unheld.get(id(parameter))
+        return before is not None and before != self.training.digest(parameter, True)
 
 
 def _marks(optimizer: Optimizer) -> dict[int, _Mark]:

@@ -12,16 +12,26 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pytest_trainsafe.judges.learn.events.events import TensorFacts
-from pytest_trainsafe.judges.learn.events.slips import GRAPH, SLIP, TRAINING
+from pytest_trainsafe.judges.learn.events.slips import (
+    BATCH,
+    BUFFERS,
+    GRAPH,
+    SCALING,
+    SLIP,
+    TRAINING,
+)
 from pytest_trainsafe.judges.learn.instrument.facts import Objects
 from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Target
 from pytest_trainsafe.judges.learn.instrument.patching.selection import Wanted
 from pytest_trainsafe.judges.learn.instrument.slips.copies import Copies
 from pytest_trainsafe.judges.learn.instrument.slips.data import Data
 from pytest_trainsafe.judges.learn.instrument.slips.gradients import Gradients
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.carried import Carried
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.criteria import Criteria
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.influence import Influence
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.masks import Masks
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.penalties import Penalties
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.products import Products
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.reach import Reach
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.stored import Stored
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.tokens import Tokens
@@ -34,6 +44,7 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     Watcher,
     kind_of,
 )
+from pytest_trainsafe.judges.learn.instrument.slips.objects.attributes import Attributes
 from pytest_trainsafe.judges.learn.instrument.slips.objects.settings import Settings
 from pytest_trainsafe.judges.learn.instrument.slips.objects.starts import Starts
 from pytest_trainsafe.judges.learn.instrument.slips.parts import Parts
@@ -42,7 +53,10 @@ from pytest_trainsafe.judges.learn.instrument.slips.replicas import Replicas
 from pytest_trainsafe.judges.learn.instrument.slips.resumed import Resumed
 from pytest_trainsafe.judges.learn.instrument.slips.schedules import Schedules
 from pytest_trainsafe.judges.learn.instrument.slips.steps.lives import Lives
+from pytest_trainsafe.judges.learn.instrument.slips.steps.modes import TogetherInTraining
+from pytest_trainsafe.judges.learn.instrument.slips.steps.revived import Revived
 from pytest_trainsafe.judges.learn.instrument.slips.steps.roots import Roots
+from pytest_trainsafe.judges.learn.instrument.slips.steps.shared import Shared
 from pytest_trainsafe.judges.learn.instrument.slips.steps.still import Still
 from pytest_trainsafe.judges.learn.instrument.slips.steps.updates import Updates
 from pytest_trainsafe.judges.learn.instrument.slips.weights import Weights
@@ -56,7 +70,7 @@ class Ledger:
     """Watches the calls of a process.
 
     `tell` is called with the name of each slip, and with what happened, at most once in a round for
-    each slip.  `models`, `digest`, `weights` and `graph` are those of `moments.Training`.
+    each slip.  `models`, `digest`, `weights`, `graph` and `shared` are those of `moments.Training`.
     """
 
     def __init__(
@@ -66,17 +80,19 @@ class Ledger:
         digest: Callable[[torch.Tensor, bool], int],
         weights: Callable[[], Iterator[tuple[str, torch.Tensor, TensorFacts]]],
         graph: Callable[[str], None] | None = None,
+        shared: Callable[[str, str], None] | None = None,
     ) -> None:
         self._tell = tell
-        self._training = Training(self._slip, models, digest, weights, graph)
+        self._training = Training(self._slip, models, digest, weights, graph, shared)
         self._told: dict[str, int] = {}
-        gradients = Gradients(self._training)
+        gradients, influence = Gradients(self._training), Influence(self._training)
         others: tuple[type[Watcher], ...] = (
             *(Losses, Models, Schedules, Data, Loading, Recompute, Replicas, Weights),
-            *(Criteria, Tokens, Stored, Penalties, Starts, Settings),
-            *(Updates, Lives, Roots, Masks, Reach, Parts, Resumed),
+            *(Criteria, Stored, Penalties, Starts, Settings, Attributes, TogetherInTraining),
+            *(Updates, Lives, Roots, Masks, Reach, Parts, Resumed, Shared),
+            *(Products, Revived, Carried),
         )
-        self._watchers: list[Watcher] = [gradients]
+        self._watchers: list[Watcher] = [gradients, Tokens(self._training, influence), influence]
         self._watchers += [each(self._training, gradients) for each in (Copies, Still)]
         self._watchers += [each(self._training) for each in others]
         #: What is called at the begin and at the end of calls of a kind.
@@ -126,7 +142,7 @@ class Ledger:
     def made(self, thing: object) -> None:
         """An object was made."""
         if isinstance(thing, Optimizer):
-            self._training.optimizers.add(thing)
+            self._training.made(thing)
 
     def ended(self) -> None:
         """The observation ends."""
@@ -143,12 +159,16 @@ def watched(
     wanted: Wanted,
     slip: Callable[[str, str], None],
     graph: Callable[[str], None],
+    shared: Callable[[str, str], None],
     variables: Variables,
     objects: Objects,
 ) -> Ledger | None:
-    """The Ledger of an observation; None if neither slips nor graphs are to be recorded."""
-    draws = wanted.takes(TRAINING, TRAINING, GRAPH)
-    if not draws and not wanted.takes(TRAINING, TRAINING, SLIP):
+    """The Ledger of an observation; None if nothing of what it says is to be recorded."""
+    draws, compares, slips = (
+        any(wanted.takes(TRAINING, TRAINING, name) for name in names)
+        for names in ((GRAPH,), (BATCH, SCALING, BUFFERS), (SLIP,))
+    )
+    if not (draws or compares or slips):
         return None
     return Ledger(
         slip,
@@ -156,6 +176,7 @@ def watched(
         lambda each, exact: objects.tensor(each, exact)[0].digest,
         variables.weights,
         graph if draws else None,
+        shared if compares else None,
     )
 
 

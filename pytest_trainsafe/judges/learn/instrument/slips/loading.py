@@ -51,7 +51,7 @@ class Loading(Watcher):
 
     def entered(self, moment: Moment) -> None:
         if moment.kind == "module_load" and moment.outermost:
-            moment.given["ties"] = _ties(moment.thing)
+            moment.given["ties"] = ties_of(moment.thing)
             self._itself(moment)
         elif moment.kind == "scaler_step":
             if self._scale and self._loaded:
@@ -216,7 +216,7 @@ class Loading(Watcher):
     def _prefixed(
         self, state: Mapping[str, Any], own: Mapping[str, nn.Parameter], missing: set[str]
     ) -> None:
-        """Whether half of the missing parameters are in the state, with another prefix."""
+        """Whether half of the missing parameters are in the state, under another name."""
         wanted = [name for name in own if name in missing]
         unused = [name for name in state if name not in own]
         pairs = [
@@ -226,6 +226,11 @@ class Loading(Watcher):
             if other.endswith(f".{name}") or name.endswith(f".{other}")
             if getattr(state[other], "shape", None) == own[name].shape
         ]
+        # The shapes of all that is missing, in their order, are those of all that is not used.
+        shapes = [own[name].shape for name in wanted]
+        renamed = shapes == [getattr(state[name], "shape", None) for name in unused]
+        if not pairs and renamed and 2 * len(wanted) > len(own) > 2:
+            pairs = list(zip(wanted, unused, strict=True))
         if pairs and 2 * len({name for name, _ in pairs}) >= len(wanted):
             self.training.slip(
                 "prefix-differs", "the model has {!r} and the state has {!r}".format(*pairs[0])
@@ -281,7 +286,7 @@ def _is_scale(thing: object) -> bool:
     return isinstance(thing, Mapping) and {"scale", "growth_factor"} <= thing.keys()
 
 
-def _ties(model: object) -> list[tuple[str, str]]:
+def ties_of(model: object) -> list[tuple[str, str]]:
     """Pairs of names that a model has for one parameter."""
     if not isinstance(model, nn.Module):
         return []

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 import torch
+import torch.distributed as dist
+from torch import nn
 
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.criteria import is_node
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 
 #: How much the numbers of labels must differ, and how exactly shares must agree, as ratios.
@@ -21,6 +24,8 @@ _OF_NUMBERS = {
 }
 #: So many losses that are added are micro-batches of one kind.
 _SUMMED = 3
+#: So many windows are alike, and so many examples are no chance, before a division is judged.
+_WINDOWS, _ROWS = 3, 4
 #: The most micro-batches of a step that are remembered.
 _MANY = 1024
 
@@ -30,7 +35,7 @@ class _Loss:
     """A loss: its mean, its number of labels, and whether some are ignored.
 
     `target` is a hash of the labels, and `runs` how many models had run by then since the last
-    step.  `averaged` says that the loss is the mean.
+    step.  `averaged` says that the loss is the mean, and `rows` is the first size of the target.
     """
 
     mean: float
@@ -39,6 +44,7 @@ class _Loss:
     target: int
     runs: int
     averaged: bool
+    rows: int
 
 
 class Losses(Watcher):
@@ -56,11 +62,21 @@ class Losses(Watcher):
         self._runs = 0
         #: The number of micro-batches of the first window whose losses were divided by it.
         self._usual = 0
+        #: Whether a division makes what each backward of the window begins with, and whether a
+        #: wrapper averages its gradients.
+        self._divisions: list[bool] = []
+        self._wrapped = False
+        #: The number of micro-batches of the last windows, what their losses were divided by, and
+        #: how many windows in succession that were.
+        self._last: tuple[int, int] = (0, 0)
+        self._firsts: list[tuple[int, int]] = []
+        self._times = 0
 
     def entered(self, moment: Moment) -> None:
         if moment.kind == "module":
             if moment.outermost and next(moment.thing.parameters(), None) is not None:
                 self._runs += 1
+                self._wrapped |= isinstance(moment.thing, nn.parallel.DistributedDataParallel)
         elif moment.kind == "backward":
             if moment.outermost:
                 self._uses(moment)
@@ -69,9 +85,11 @@ class Losses(Watcher):
                 self._judge(self._window or ())
                 self._summed(self._window or ())
                 self._grew(self._window or ())
-                self._window, self._runs = [], 0
+                self._divided(self._window or ())
+                self._window, self._divisions, self._runs = [], [], 0
+                self._wrapped = False
         elif moment.kind == "zero_grad":
-            self._window = []
+            self._window, self._divisions = [], []
 
     def left(self, moment: Moment) -> None:
         if moment.kind != "loss" or moment.failed or not torch.is_grad_enabled():
@@ -88,6 +106,7 @@ class Losses(Watcher):
             self._window = None  # of several losses, none has a share of its own
         elif len(self._window) < _MANY and loss.mean:
             self._window.append((loss, float(total.detach()) / loss.mean))
+            self._divisions.append(is_node(total.grad_fn, "Div"))
 
     def _judge(self, window: list[tuple[_Loss, float]] | tuple[()]) -> None:
         """Whether each micro-batch is averaged over its own labels, of which some are ignored."""
@@ -133,6 +152,39 @@ class Losses(Watcher):
                 "window-grew", f"{count} backwards, whose losses are divided by {self._usual}"
             )
 
+    def _divided(self, window: list[tuple[_Loss, float]] | tuple[()]) -> None:
+        """Whether losses are divided once more by what they were, or by another number.
+
+        It is judged after some windows that are alike; a weight is multiplied with.
+        """
+        shares = [share for _, share in window]
+        by = round(1 / shares[0]) if shares and shares[0] > 0 and all(self._divisions) else 0
+        now = (len(window), by) if by > 1 and _are(shares, 1 / by) else (0, 0)
+        if now != (0, 0):
+            self._begins(now)
+        self._times = self._times + 1 if now == self._last else 1
+        self._last = now
+        if not window or now == (0, 0) or self._times != _WINDOWS:
+            return
+        loss, ranks = window[0][0], _ranks()
+        if len(window) == 1 and self._wrapped and by == ranks:
+            self.training.slip("averaged-and-divided", f"by {by}, and there are {ranks} ranks")
+        elif len(window) == 1 and loss.averaged and by in (loss.rows, loss.labels) and by >= _ROWS:
+            self.training.slip("mean-divided", f"the mean over {loss.labels} is divided by {by}")
+        elif len(window) > 1 and by % len(window) and ranks == 1:
+            self.training.slip("window-misdivided", f"{len(window)} losses are divided by {by}")
+
+    def _begins(self, window: tuple[int, int]) -> None:
+        """Whether the first window is shorter than what its losses are divided by.
+
+        The next one tells that this is the length of a window.
+        """
+        if len(self._firsts) == 1:
+            (count, by), (length, divisor) = self._firsts[0], window
+            if count < by == length == divisor:
+                self.training.slip("window-short", f"{count} backward first, and {length} next")
+        self._firsts = [*self._firsts, window][:2]
+
     def _number_of(self, moment: Moment, at: int) -> _Loss | None:
         """What is known of a loss of numbers; None if it is no mean, or of a constant target.
 
@@ -147,7 +199,8 @@ class Losses(Watcher):
         if bool(low == high):
             return None
         digest = self.training.digest(target, False)
-        return _Loss(float(result.detach()), target.numel(), False, digest, self._runs, True)
+        rows = len(target) if target.dim() else 1
+        return _Loss(float(result.detach()), target.numel(), False, digest, self._runs, True, rows)
 
     def _loss_of(self, moment: Moment) -> _Loss | None:
         """What is known of a call of `cross_entropy`; None if its mean is not one over labels."""
@@ -169,7 +222,12 @@ class Losses(Watcher):
             self.training.digest(target, False),
             self._runs,
             averaged,
+            len(target) if target.dim() else 1,
         )
+
+
+def _ranks() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def _are(shares: list[float], share: float) -> bool:

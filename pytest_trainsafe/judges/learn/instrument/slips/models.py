@@ -240,7 +240,7 @@ class Models(Watcher):
         known = {id(each) for each in model.parameters()} | self.training.held()
         for name, module in model.named_modules():
             for attribute, value in vars(module).items():
-                if any(self._is_loose(each, known) for each in _parts(value)):
+                if any(self._is_loose(each, known) for each in things_in(value)):
                     where = ".".join(filter(None, (name, attribute)))
                     self.training.slip("parameter-unregistered", f"{where} of {_name(model)}")
                     return
@@ -327,7 +327,7 @@ def running_means_of(model: nn.Module) -> Iterator[torch.Tensor]:
             yield each.running_mean
 
 
-def _parts(value: object) -> Iterable[object]:
+def things_in(value: object) -> Iterable[object]:
     """An attribute of a module, or what is in it if it is a container of other things."""
     if isinstance(value, dict):
         return list(value.values()) if not any(map(_is_own, value.values())) else ()

@@ -71,6 +71,8 @@ _BY_ROLE = (
 )
 
 _NONE: frozenset[str] = frozenset()
+#: In so many phases of a training it is looked at contents, from the first round of each on.
+_PHASES = 8
 
 
 def kind_of(target: Target) -> str:
@@ -142,12 +144,13 @@ class Moment:
 class Training:
     """What the watchers know of the training in common.
 
-    `rounds` counts the steps of optimizers; `optimizers` are those that were seen, and `stepped`
+    `rounds` counts the steps of optimizers, of which `began` is the one in which the last of the
+    first `phases` began; `optimizers` are those that were seen, and `stepped`
     those that have stepped.  `models` yields
     the followed models, with their names.  `digest` is a hash of a tensor's content, which is read
     again if the second argument is true.  `weights` yields each parameter whose content is
-    recorded, with its name and its facts.  `graph` records the description of a loss's graph; it is
-    None if nobody asks for that.
+    recorded, with its name and its facts.  `graph` records the description of a loss's graph, and
+    `shared` a text under a name by which ranks are compared; they are None if nobody asks for that.
     """
 
     slip: Callable[[str, str], None]
@@ -155,9 +158,23 @@ class Training:
     digest: Callable[[torch.Tensor, bool], int]
     weights: Callable[[], Iterator[tuple[str, torch.Tensor, TensorFacts]]]
     graph: Callable[[str], None] | None = None
+    shared: Callable[[str, str], None] | None = None
     rounds: int = 0
+    began: int = 0
+    phases: int = 0
     optimizers: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
     stepped: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
+
+    @property
+    def young(self) -> int:
+        """How many rounds there were since the last optimizer was made, of the first ones."""
+        return self.rounds - self.began
+
+    def made(self, optimizer: Optimizer) -> None:
+        """Another optimizer was made, with which a phase of the training may begin."""
+        self.optimizers.add(optimizer)
+        if self.phases < _PHASES:
+            self.phases, self.began = self.phases + 1, self.rounds
 
     def begins(self, optimizer: Optimizer) -> bool:
         """Whether a new optimizer begins another training, as of the next fold or seed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary, WeakSet
@@ -9,7 +10,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import nn
 
-from pytest_trainsafe.compat.modules import own_parameters
+from pytest_trainsafe.compat.modules import children_of, own_parameters
 from pytest_trainsafe.judges.learn.instrument.slips.data import tensors_in
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 from pytest_trainsafe.record.clock import in_backward
@@ -40,6 +41,8 @@ class Parts(Watcher):
         #: Those that are followed until the end: some models train a part from a later step on.
         self._follows: WeakKeyDictionary[nn.Module, _Quiet] = WeakKeyDictionary()
         self._last: _Quiet | None = None
+        #: The modules that lists of the model that runs have twice, and what each of them has got.
+        self._twice: dict[int, set[int]] = {}
 
     def entered(self, moment: Moment) -> None:
         if self.training.rounds >= _ROUNDS or in_backward():
@@ -54,6 +57,9 @@ class Parts(Watcher):
                 graded = torch.is_grad_enabled() and moment.thing.training
                 moment.given["graded"] = graded
                 moment.given["before"] = _names(moment.thing) if graded else None
+                self._twice = {each: set() for each in _repeated(moment.thing)} if graded else {}
+            elif id(moment.thing) in self._twice:
+                self._repeats(moment)
             self._runs(moment)
         elif moment.outermost and self.training.rounds == _ROUNDS - 1:
             self._judge()
@@ -87,6 +93,14 @@ class Parts(Watcher):
             checkpoint.given["trained"] = checkpoint.given.get("graded", False)
         elif outermost.given.get("graded"):
             (self._graded if torch.is_grad_enabled() else self._quiet).add(module)
+
+    def _repeats(self, moment: Moment) -> None:
+        """Whether a module gets what it has got in the same forward, as another one would."""
+        seen, given = self._twice[id(moment.thing)], moment.argument(0, "input")
+        if id(given) in seen and any(each.requires_grad for each in moment.thing.parameters()):
+            name = type(moment.thing).__name__
+            self.training.slip("layer-repeated", f"{name} of a list gets the same input again")
+        seen.add(id(given))
 
     def _judge(self) -> None:
         held = self.training.held()
@@ -124,6 +138,17 @@ class Parts(Watcher):
 
 def _own(module: nn.Module) -> Iterable[nn.Parameter | None]:
     return own_parameters(module).values()
+
+
+def _repeated(model: nn.Module) -> set[int]:
+    """The ids of the modules that are in one list of a model several times."""
+    return {
+        id(each)
+        for module in model.modules()
+        if isinstance(module, nn.ModuleList | nn.ModuleDict)
+        for each, count in Counter(children_of(module).values()).items()
+        if count > 1 and each is not None
+    }
 
 
 def _names(model: nn.Module) -> set[str]:

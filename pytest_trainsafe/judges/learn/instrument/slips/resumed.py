@@ -8,6 +8,7 @@ from weakref import WeakSet
 import torch
 from torch.optim import Optimizer
 
+from pytest_trainsafe.judges.learn.instrument.slips.data import is_called_by
 from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     Moment,
     Training,
@@ -17,6 +18,8 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
 
 #: The elements of a tensor that tell it from others, and the most tensors that are remembered.
 _FEW, _MANY = 8, 1 << 14
+#: Shorter orders may be drawn again by chance.
+_LONG = 12
 #: How deep a checkpoint is searched for the state of a generator.
 _DEPTH = 3
 
@@ -26,7 +29,10 @@ _Print = tuple[object, ...]
 class Resumed(Watcher):
     """Sees states of optimizers and generators that are taken and loaded, and steps."""
 
-    kinds = ("optimizer_state", "optimizer_load", "file_load", "rng_read", "restored", "step")
+    kinds = (
+        *("optimizer_state", "optimizer_load", "file_load", "rng_read", "restored", "step"),
+        "permuted",
+    )
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
@@ -36,6 +42,8 @@ class Resumed(Watcher):
         #: States of the generator that were read, and whether one of them was in a file.
         self._states: set[int] = set()
         self._waits = self._resumes = False
+        #: The last two orders by which so many examples were split into parts at random.
+        self._splits: dict[int, list[int]] = {}
 
     def entered(self, moment: Moment) -> None:
         if moment.kind == "optimizer_load":
@@ -46,6 +54,8 @@ class Resumed(Watcher):
         if moment.thing in self._loaded:
             self._loaded.discard(moment.thing)
             self._compare(moment.thing)
+        if self._resumes:
+            self._split_again()
         if self._waits and self._resumes:
             self.training.slip("generator-not-resumed", "the file has the state of the generator")
         self._waits = self._resumes = False
@@ -64,8 +74,24 @@ class Resumed(Watcher):
             self._states.add(self.training.digest(moment.result, True))
         elif moment.kind == "restored":
             self._waits = False
+        elif moment.kind == "permuted":
+            if isinstance(moment.result, torch.Tensor) and is_called_by("random_split"):
+                known = self._splits.setdefault(moment.result.numel(), [])
+                self._splits[moment.result.numel()] = [
+                    *known[-1:],
+                    self.training.digest(moment.result, True),
+                ]
         elif moment.kind == "file_load" and self._states:
             self._waits |= self._holds(moment.result, _DEPTH)
+
+    def _split_again(self) -> None:
+        """Whether the data of a training that goes on were split anew, by another order."""
+        for count, orders in self._splits.items():
+            if len(orders) > 1 and orders[0] != orders[1] and count >= _LONG:
+                self.training.slip(
+                    "validation-overlaps", f"{count} examples are split anew, by another order"
+                )
+        self._splits.clear()
 
     def _holds(self, thing: object, depth: int) -> bool:
         """Whether a checkpoint has a state of the generator that was read before."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,12 +25,15 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     Moment,
     Training,
     Watcher,
+    parameters_of,
     wraps,
 )
 
 #: A scheduler that has not stepped is judged at the end, after so many steps of its optimizer, or
 #: after some if the data were iterated so often: a short run may end before the first epoch does.
 _STEPS, _LONG, _PASSES = 3, 20, 3
+#: A schedule in steps that steps once for so many of them.
+_RARE = 3
 #: A cosine schedule is too short if the optimizer steps by this share after its end.
 _OVER = 0.05
 #: The most schedulers that are judged at the end.
@@ -37,6 +42,10 @@ _MANY = 1024
 _DECAYS, _VANISHED = (ExponentialLR, MultiStepLR, StepLR), 5e-4
 #: How exactly a factor is the first learning rate.
 _SAME = 1e-6
+#: A metric is judged after so many values, if it has risen by so much.
+_VALUES, _RISE = 4, 0.1
+#: Shares are those of fewer examples, and how exactly.
+_COUNTS, _FRACTION = 1025, 2e-4
 #: Calls inside which a scheduler steps another one, or begins.
 _OWN = ("schedule", "scheduler_made")
 
@@ -63,6 +72,13 @@ class _Of:
     base: float = 0.0
     peak: float = 0.0
     last: float = 0.0
+    #: How often it has stepped while others step what its optimizer holds; and for a schedule that
+    #: watches a metric, its values.
+    vain: int = 0
+    #: The number of steps after which it ends, 0 if that is not known.
+    length: int = 0
+    taken: int = 0
+    metrics: list[float] = field(default_factory=list)
 
 
 class Schedules(Watcher):
@@ -102,6 +118,7 @@ class Schedules(Watcher):
         for each in own:
             state = self._schedulers[each]
             state.idle += not (state.steps or each.last_epoch)
+            state.taken += 1
             self._judge(each, state)
         loaded = self._rates.pop(optimizer, None)
         if loaded is None:
@@ -150,11 +167,14 @@ class Schedules(Watcher):
         elif moment.kind == "scheduler_made":
             if not moment.inside(*_OWN):
                 self._factor(thing, self._of(thing))
+                self._of(thing).length = _length_of(thing)
             for part in schedulers_of(thing):  # it steps them when their turn comes
                 self._of(part).steps += 1
         elif moment.kind == "schedule" and not moment.inside(*_OWN):
             self._scheduled(thing)
             self._epoch(thing, moment.argument(0, "epoch"))
+            if isinstance(thing, ReduceLROnPlateau):
+                self._watches(thing, moment.argument(0, "metrics"))
 
     def _of(self, scheduler: LRScheduler) -> _Of:
         known = self._schedulers.get(scheduler)
@@ -176,6 +196,12 @@ class Schedules(Watcher):
         self._rates.pop(optimizer, None)
         self._factor(scheduler, state)
         steps = self._steps.get(optimizer, 0)
+        if not steps and self._replaced(optimizer):
+            state.vain += 1
+            if state.vain == _STEPS:
+                self.training.slip(
+                    "scheduled-ahead", "another optimizer steps what that of the schedule holds"
+                )
         if known and steps == state.at and steps:
             self.training.slip(
                 "scheduled-ahead",
@@ -186,6 +212,33 @@ class Schedules(Watcher):
             state.between |= bool(state.ahead) and state.backwards != self._backwards
             state.ahead, state.backwards = state.ahead + 1, self._backwards
         state.at = steps
+
+    def _replaced(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer that has never stepped holds what another one steps."""
+        own = {id(each) for each in parameters_of(optimizer)}
+        return any(
+            id(each) in own
+            for other in self._steps
+            if other is not optimizer
+            for each in parameters_of(other)
+        )
+
+    def _watches(self, scheduler: ReduceLROnPlateau, metric: object) -> None:
+        """Whether a schedule that waits for a metric to fall gets a share that is to rise.
+
+        A share of so many examples is a fraction, and a loss is none.  A share of errors falls.
+        """
+        values = self._of(scheduler).metrics
+        if not isinstance(metric, torch.Tensor | float | int) or len(values) >= _MANY:
+            return
+        values.append(float(metric))
+        if scheduler.mode != "min" or len(values) < _VALUES or values[-1] - values[0] < _RISE:
+            return
+        rises = sum(one < other for one, other in itertools.pairwise(values))
+        if 2 * rises > len(values) - 1 and min(values) >= 0 and _are_shares(values):
+            self.training.slip(
+                "plateau-inverted", f"the metric has risen from {values[0]:.4g} to {values[-1]:.4g}"
+            )
 
     def _epoch(self, scheduler: LRScheduler, epoch: object) -> None:
         """Whether a schedule gets a number that is no epoch."""
@@ -221,12 +274,39 @@ class Schedules(Watcher):
             falls = each.steps >= _STEPS and each.last < each.peak
             if falls and abs(each.peak / each.base - 1) <= _SAME:
                 self._squared(each)
+            # Its length is that of the training in steps, and it has stepped once for many of them.
+            rare = each.steps > 1 and _RARE * each.steps <= each.length
+            if rare and each.taken == each.length >= _LONG:
+                self.training.slip(
+                    "schedule-unfinished",
+                    f"{each.name} has made {each.steps} of {each.length} steps",
+                )
             enough = _STEPS if each.passes >= _PASSES else _LONG
             if not each.steps and each.idle >= enough:
                 self.training.slip(
                     "never-scheduled",
                     f"{each.name} has not stepped in {each.idle} steps of its optimizer",
                 )
+
+
+def _length_of(scheduler: LRScheduler) -> int:
+    for name in ("T_max", "total_steps", "total_iters"):
+        length = getattr(scheduler, name, None)
+        if isinstance(length, int):
+            return length
+    return 0
+
+
+def _are_shares(values: Sequence[float]) -> bool:
+    """Whether numbers are shares of one count: as fractions, or of a hundred."""
+    whole = 1.0 if max(values) <= 1 else 100.0
+    if max(values) > whole:
+        return False
+    shares = [value / whole for value in values]
+    return any(
+        all(abs(each * count - round(each * count)) < _FRACTION for each in shares)
+        for count in range(2, _COUNTS)
+    )
 
 
 def _optimizer_of(scheduler: LRScheduler) -> Optimizer | None:

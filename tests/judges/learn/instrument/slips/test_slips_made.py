@@ -123,3 +123,34 @@ def test_a_net_with_a_norm_has_none_of_these() -> None:
         steps(model, sgd(model), 4)
 
     assert slips_of(program) == []
+
+
+class Branches(nn.Module):
+    """Layers of a list, which all get the input, or each the result of the one before."""
+
+    def __init__(self, repeated: bool, chained: bool) -> None:
+        super().__init__()
+        one = nn.Linear(4, 4)
+        self.layers = nn.ModuleList([one] * 3 if repeated else [nn.Linear(4, 4) for _ in range(3)])
+        self.chained = chained
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.chained:
+            for layer in self.layers:
+                x = torch.tanh(layer(x))
+            return x
+        return torch.cat([layer(x) for layer in self.layers], 1)
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("chained", [False, True])
+def test_a_layer_that_a_list_has_several_times(repeated: bool, chained: bool) -> None:
+    def program() -> None:
+        model = Branches(repeated, chained)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+
+    assert slips_of(program) == ["layer-repeated"] * (repeated and not chained)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import random_split
 
 from tests.support.learn.slips import net, slips_of, steps
 
@@ -56,3 +57,25 @@ def test_the_state_of_the_generator(kind: str, tmp_path: Path) -> None:
 
     found = slips_of(program)
     assert ("generator-not-resumed" in found) == (kind == "lost")
+
+
+@pytest.mark.parametrize(
+    ("seeded", "resumed", "wrong"),
+    [(False, True, True), (True, True, False), (False, False, False)],
+)
+def test_data_that_are_split_anew_where_a_training_goes_on(
+    seeded: bool, resumed: bool, wrong: bool
+) -> None:
+    def program() -> None:
+        model = net()
+        optimizer = adam(model)
+        for part in range(2):
+            generator = torch.Generator().manual_seed(1 if seeded else part)
+            random_split(range(40), [30, 10], generator=generator)  # type: ignore[arg-type]
+            if part and resumed:
+                state = optimizer.state_dict()
+                optimizer = adam(model)
+                optimizer.load_state_dict(state)
+            steps(model, optimizer, 2)
+
+    assert slips_of(program) == ["validation-overlaps"] * wrong

@@ -76,3 +76,18 @@ def test_the_state_of_a_scaler_in_a_checkpoint(loads: bool, tmp_path: Path) -> N
             scaler.update()
 
     assert slips_of(program) == ["scaler-not-resumed"] * (not loads)
+
+
+@pytest.mark.parametrize(("width", "slips"), [(4, ["prefix-differs"]), (6, [])])
+def test_a_state_under_other_names_of_the_same_shapes(width: int, slips: list[str]) -> None:
+    def program() -> None:
+        model = net()
+        state = {
+            name if name == "0.bias" else name.replace(".", "_"): each.clone()
+            for name, each in net(width).state_dict().items()
+        }
+        state["0.bias"] = torch.zeros(4)
+        model.load_state_dict(state, strict=False)
+        steps(model, sgd(model), 2)
+
+    assert slips_of(program) == slips

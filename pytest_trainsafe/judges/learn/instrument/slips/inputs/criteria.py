@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from pytest_trainsafe.compat.autograd import constant_factor, shape_made
-from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Watcher
+from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 
 #: The content of tensors, and the graph of a loss, are looked at in so many rounds.
 _ROUNDS = 3
@@ -34,6 +34,12 @@ _ACTIVATED = {
 }
 #: How far a sum of probabilities may be from 1, and a target from the ends of its range.
 _APART, _OUTSIDE = 0.1, 1e-3
+#: The logarithm of a probability, and how many nodes behind a product it is looked for in.
+_LOGARITHMS, _NEAR = ("LogSoftmax", "Logsumexp", "NllLoss"), 24
+#: Targets of fewer classes may have equal shares by chance.
+_CLASSES = 4
+#: How far the sum of a distribution may be from 1.
+_SUM = 1e-3
 #: The position of the target of losses that want 1 and -1.
 _SIGNS = {
     "margin_ranking_loss": 2,
@@ -48,12 +54,22 @@ class Criteria(Watcher):
 
     kinds = ("loss", "backward")
 
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        #: The nodes of divergences that are not reduced yet, and their shapes without the classes.
+        self._pointwise: dict[Any, tuple[int, ...]] = {}
+
     def entered(self, moment: Moment) -> None:
         if not torch.is_grad_enabled():
             return
         if moment.kind == "backward":
-            if moment.outermost and self.training.rounds < _ROUNDS:
-                self._graph(_total(moment))
+            if moment.outermost and self.training.young < _ROUNDS:
+                total = _total(moment)
+                self._graph(total)
+                self._advantage(total)
+                self._averages(total)
+            if moment.outermost:
+                self._pointwise.clear()
             return
         name = moment.api.rpartition(".")[2]
         given, target = moment.argument(0, "input"), moment.argument(1, "target")
@@ -64,8 +80,55 @@ class Criteria(Watcher):
                 self._shapes(name, given, target)
             elif given.requires_grad:
                 self._activation(name, given)
-                if self.training.rounds < _ROUNDS:
+                if name == "cross_entropy" and given.dim() > 1 and given.shape[1] == 1:
+                    self.training.slip("softmax-of-one", f"{name} of shape {_text(given.shape)}")
+                if name == "cross_entropy" and moment.argument(7, "label_smoothing", 0.0):
+                    self._smoothed(target.detach())
+                if self.training.young < _ROUNDS:
                     self._content(name, given, target, moment)
+
+    def left(self, moment: Moment) -> None:
+        if not moment.api.endswith(".kl_div") or moment.failed or not torch.is_grad_enabled():
+            return
+        target, result = moment.argument(1, "target"), moment.result
+        if self.training.young >= _ROUNDS or not isinstance(result, torch.Tensor):
+            return
+        over = _classes(target, bool(moment.argument(5, "log_target", False)))
+        if over is None or not result.requires_grad:
+            return
+        reduction = moment.argument(4, "reduction", "mean")
+        if reduction == "mean" and moment.argument(2, "size_average") is None:
+            self.training.slip("divergence-averaged", f"over {target.shape[over]} classes")
+        elif reduction == "none" and result.grad_fn is not None and len(self._pointwise) < _NODES:
+            shape = (*result.shape[:over], *result.shape[over + 1 :])
+            self._pointwise[result.grad_fn] = shape
+
+    def _averages(self, total: torch.Tensor | None) -> None:
+        """Whether the mean of a divergence over its classes is a part of the loss."""
+        for node in _scalars(total) if self._pointwise else ():
+            for part, _ in node.next_functions:
+                inner = [part, *(each for each, _ in part.next_functions)] if part else []
+                for mean in (node, *inner):
+                    below = mean.next_functions[0][0] if is_node(mean, "Mean") else None
+                    shape = self._pointwise.get(below)
+                    if shape is not None and shape_made(mean, 0) in ((), shape):
+                        self.training.slip("divergence-averaged", "the mean is over its classes")
+                        return
+
+    def _advantage(self, total: torch.Tensor | None) -> None:
+        """Whether a logarithm of a probability is multiplied with a difference to a prediction."""
+        for node in _scalars(total):
+            for product, _ in node.next_functions:
+                while is_node(product, "Neg", "Minimum", "Mul") and product is not None:
+                    branches = [each for each, _ in product.next_functions if each is not None]
+                    if is_node(product, "Mul") and len(branches) == 2:
+                        for one, other in (branches, branches[::-1]):
+                            if _reaches(one, *_LOGARITHMS) and _is_advantage(other):
+                                self.training.slip(
+                                    "advantage-graded", "the difference has a gradient"
+                                )
+                                return
+                    product = branches[0] if branches else None
 
     def _shapes(self, name: str, given: torch.Tensor, target: torch.Tensor) -> None:
         if given.shape == target.shape or not (given.requires_grad or target.requires_grad):
@@ -111,8 +174,17 @@ class Criteria(Watcher):
             if low < -_OUTSIDE or high > 1 + _OUTSIDE:
                 self.training.slip("target-outside", f"{name} of targets from {low} to {high}")
 
+    def _smoothed(self, target: torch.Tensor) -> None:
+        """Whether targets to smooth are smooth: all classes but one have the same share."""
+        if not target.is_floating_point() or target.dim() != 2 or target.shape[1] < _CLASSES:
+            return
+        least = target.amin(1, keepdim=True)
+        others = (target - least).abs() <= _OUTSIDE * least
+        if bool((least > 0).all()) and bool((others.sum(1) == target.shape[1] - 1).all()):
+            self.training.slip("smoothed-twice", f"the least share is {float(least.min()):.3g}")
+
     def _signs(self, name: str, target: object) -> None:
-        if not isinstance(target, torch.Tensor) or self.training.rounds >= _ROUNDS:
+        if not isinstance(target, torch.Tensor) or self.training.young >= _ROUNDS:
             return
         if not bool((target.detach().abs() == 1).all()):
             self.training.slip("target-outside", f"{name} of a target that is not 1 or -1")
@@ -140,6 +212,54 @@ class Criteria(Watcher):
                 "loss-broadcast", f"a {what} of {_text(shape)} is one of {_text(made)}"
             )
             return
+
+
+def _classes(target: object, logarithms: bool) -> int | None:
+    """The dimension over which a target is a distribution; None if there is none."""
+    if not isinstance(target, torch.Tensor) or target.dim() < 2 or target.requires_grad:
+        return None
+    values = target.detach().exp() if logarithms else target.detach()
+    for dim in (target.dim() - 1, 1):
+        if target.shape[dim] > 1 and bool(((values.sum(dim) - 1).abs() < _SUM).all()):
+            return dim
+    return None
+
+
+def _scalars(total: torch.Tensor | None) -> Iterator[Any]:
+    """The nodes of a loss that make one number, of which the last ones reduce a tensor."""
+    waiting: list[Any] = [total.grad_fn] if total is not None and total.numel() == 1 else []
+    seen = 0
+    while waiting and seen < _NODES:
+        node = waiting.pop()
+        if node is None or shape_made(node, 0) not in ((), (1,)):
+            continue
+        seen += 1
+        yield node
+        waiting += [each for each, _ in node.next_functions]
+
+
+def _reaches(node: Any, *operators: str) -> bool:
+    """Whether one of these operators is among the next nodes behind a node."""
+    waiting, seen = [node], 0
+    while waiting and seen < _NEAR:
+        node = waiting.pop(0)
+        seen += 1
+        if is_node(node, *operators):
+            return True
+        waiting += [each for each, _ in node.next_functions if each is not None]
+    return False
+
+
+def _is_advantage(node: Any) -> bool:
+    """Whether a node makes the difference of a constant and a prediction, and no logarithm."""
+    for _ in range(_VIEWS):
+        if not is_node(node, *_MOVES, "Neg", "Div"):
+            break
+        node = node.next_functions[0][0]
+    if not is_node(node, "Sub", "Rsub") or _reaches(node, *_LOGARITHMS, "Softmax"):
+        return False
+    parts = [each for each, _ in node.next_functions]
+    return len(parts) == 1 or (len(parts) == 2 and parts.count(None) == 1)
 
 
 def _total(moment: Moment) -> torch.Tensor | None:

@@ -36,13 +36,14 @@ class Masks(Watcher):
     def entered(self, moment: Moment) -> None:
         if moment.kind == "backward":
             self._texts.clear()
-        elif self.training.rounds >= _ROUNDS or not torch.is_grad_enabled():
+        elif self.training.young >= _ROUNDS or not torch.is_grad_enabled():
             return
         elif moment.kind == "embedded":
             tokens, padding = moment.argument(0, "input"), moment.argument(2, "padding_idx")
             if isinstance(tokens, torch.Tensor) and tokens.dim() == 2:
                 self._texts = [*self._texts[1 - _MANY :], _Text(tokens, padding)]
                 self._begins(tokens, padding)
+                self._fills(tokens, padding)
         elif moment.kind == "loss":
             if moment.api.endswith(".cross_entropy"):
                 self._labels(moment)
@@ -66,6 +67,17 @@ class Masks(Watcher):
         twice = bool((first[:, :2] == begin).all()) and bool((first[:, 2] != begin).all())
         if twice and int(begin) != padding:
             self.training.slip("begin-doubled", f"all texts begin with {int(begin)} twice")
+
+    def _fills(self, tokens: torch.Tensor, padding: int | None) -> None:
+        """Whether texts of different lengths are filled up with another token than the padding."""
+        if padding is None or tokens.shape[0] < _ROWS or tokens.shape[1] < _LENGTH:
+            return
+        last = int(tokens[:, -1].mode().values)
+        filled = (tokens == last).flip(1).long().cumprod(1).sum(1)
+        lengths = filled[filled > 1]
+        many = 2 * len(lengths) >= len(tokens) and torch.unique(lengths).numel() > 1
+        if many and last != padding and not bool((tokens == padding).any()):
+            self.training.slip("padding-elsewhere", f"texts end with {last}, and it is {padding}")
 
     def _numbers(self, mask: object) -> None:
         if not isinstance(mask, torch.Tensor) or not mask.is_floating_point():

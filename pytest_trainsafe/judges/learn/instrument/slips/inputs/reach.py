@@ -31,6 +31,8 @@ _DIFFERENCES = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_c
 _OF_CLASSES = ("cross_entropy", "nll_loss", "kl_div")
 #: Pixels are between 0 and 255, and some are more than this.
 _BRIGHT, _WHITE = 64, 255
+#: How exactly a number is whole, and how many of them are no chance.
+_WHOLE, _SEVERAL = 0.05, 8
 #: Layers of fewer inputs may get counts.
 _PIXELS = 256
 #: Examples of fewer elements may be equal by chance.
@@ -43,7 +45,7 @@ class Reach(Watcher):
     kinds = ("loss", "module", "next")
 
     def entered(self, moment: Moment) -> None:
-        if self.training.rounds >= _ROUNDS or not torch.is_grad_enabled():
+        if self.training.young >= _ROUNDS or not torch.is_grad_enabled():
             return
         if moment.kind == "module":
             if isinstance(moment.thing, nn.Conv2d | nn.Linear):
@@ -52,7 +54,7 @@ class Reach(Watcher):
             self._loss(moment)
 
     def left(self, moment: Moment) -> None:
-        if moment.kind != "next" or moment.failed or self.training.rounds >= _ROUNDS:
+        if moment.kind != "next" or moment.failed or self.training.young >= _ROUNDS:
             return
         first = next(iter(tensors_in(moment.result)), None)
         if first is None or first.dim() < 2 or first.shape[0] < _EXAMPLES:
@@ -68,6 +70,11 @@ class Reach(Watcher):
         if not wide or not given.is_floating_point():
             return
         low, high = (float(each) for each in given.aminmax())
+        twice = given.double() * _WHITE**2
+        if low >= 0 and 0 < high <= 1.01 / _WHITE and _are_whole(twice):
+            self.training.slip(
+                "pixels-twice", f"{type(layer).__name__} gets no more than {high:.2g}"
+            )
         if low >= 0 and _BRIGHT < high <= _WHITE and bool((given == given.round()).all()):
             self.training.slip(
                 "pixels-unscaled", f"{type(layer).__name__} gets whole numbers up to {high:.0f}"
@@ -123,3 +130,9 @@ class Reach(Watcher):
             counted = counted & (torch.arange(targets.shape[1], device=targets.device) < ends)
         if bool(counted.any()):
             self.training.slip("blank-labelled", f"{int(counted.sum())} labels are {blank}")
+
+
+def _are_whole(values: torch.Tensor) -> bool:
+    """Whether numbers are whole, of which there are several."""
+    whole = values.round()
+    return bool(((values - whole).abs() < _WHOLE).all()) and torch.unique(whole).numel() > _SEVERAL

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.influence import Influence
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 
 #: Tokens and masks are looked at in so many rounds.
@@ -22,14 +23,18 @@ class Tokens(Watcher):
 
     kinds = ("embedded", "attended", "dropout", "module", "loss", "backward")
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: Training, influence: Influence) -> None:
         super().__init__(training)
+        self._influence = influence
+        #: What the influence of later tokens on the first logits shows of each loss.
+        self._found: set[bool] = set()
         #: The tokens that embeddings got since the last backward.
         self._tokens: list[torch.Tensor] = []
         #: The first two sizes of what modules got that expect the batch second, and their names.
         self._second: list[tuple[int, int, str]] = []
         #: The recurrent modules that ran since the last backward.
         self._recurrent: set[int] = set()
+        self._both_ways = False
         #: By how many positions labels are later than the tokens, for each loss.
         self._later: set[int] = set()
         #: The length of each attention of a sequence to itself, and whether it sees the future.
@@ -40,7 +45,7 @@ class Tokens(Watcher):
             if moment.outermost:
                 self._judge()
             return
-        if self.training.rounds >= _ROUNDS or not torch.is_grad_enabled():
+        if self.training.young >= _ROUNDS or not torch.is_grad_enabled():
             return
         if moment.kind == "module":
             self._sequence(moment)
@@ -67,6 +72,7 @@ class Tokens(Watcher):
         module = moment.thing
         if isinstance(module, nn.RNNBase):
             self._recurrent.add(id(module))
+            self._both_ways |= module.bidirectional
         if not isinstance(module, nn.RNNBase | nn.MultiheadAttention) or module.batch_first:
             return
         attends = isinstance(module, nn.MultiheadAttention)
@@ -104,25 +110,53 @@ class Tokens(Watcher):
                     return
         if moment.api.endswith(".cross_entropy") and not target.is_floating_point():
             ignored = moment.argument(4, "ignore_index", -100)
+            results: list[tuple[torch.Tensor, list[int], bool | None]] = []
             for tokens in self._tokens:
                 found = shifts(target, tokens, ignored)
                 self._later.update(found)
-                lengths = [length for length, _ in self._ahead]
-                ahead = all(each for _, each in self._ahead)
-                if 1 in found and ahead and tokens.shape[1] in lengths:
-                    self.training.slip(
-                        "future-seen", f"all of {len(lengths)} attentions see the next tokens"
-                    )
+                if found:
+                    logits = moment.argument(0, "input")
+                    sees = self._influence.sees_later(tokens, logits, target)
+                    results.append((tokens, found, sees))
+            self._found.update(sees for *_, sees in results if sees is not None)
+            self._looks_ahead([(each, sees) for each, found, sees in results if _are_next(found)])
+
+    def _looks_ahead(self, texts: list[tuple[torch.Tensor, bool | None]]) -> None:
+        """Whether the logits of a position depend on the token that is its label.
+
+        An encoder may read what a decoder is to write, by another embedding or other modules.
+        """
+        known = [sees for _, sees in texts if sees is not None]
+        several = len(self._recurrent) > 1 or len({ahead for _, ahead in self._ahead}) > 1
+        if known:
+            if all(known) and not several:
+                self.training.slip("future-seen", "the first logits depend on later tokens")
+            return
+        lengths = [length for length, _ in self._ahead]
+        ahead = all(each for _, each in self._ahead)
+        if ahead and any(tokens.shape[1] in lengths for tokens, _ in texts):
+            self.training.slip(
+                "future-seen", f"all of {len(lengths)} attentions see the next tokens"
+            )
 
     def _judge(self) -> None:
         later = self._later
-        if any(ahead for _, ahead in self._ahead) or len(self._recurrent) > 1:
+        if not self._is_causal():
             later = later - {0}  # as an encoder that restores what it reads
         if later and 1 not in later:
             what = "the tokens themselves" if 0 in later else "two positions later"
             self.training.slip("labels-shifted", f"the labels are {what}")
         self._later, self._tokens, self._second, self._ahead = set(), [], [], []
-        self._recurrent = set()
+        self._recurrent, self._found, self._both_ways = set(), set(), False
+
+    def _is_causal(self) -> bool:
+        """Whether it is known that no logits depend on later tokens."""
+        if self._found:
+            return True not in self._found
+        # Several recurrent modules may be an encoder and a decoder.
+        if self._both_ways or any(ahead for _, ahead in self._ahead):
+            return False
+        return len(self._recurrent) == 1 or (bool(self._ahead) and not self._recurrent)
 
     def _masked(self, mask: object, *, hides: bool) -> None:
         """Whether attention sees one token only, and another ones are hidden from it."""
@@ -142,6 +176,11 @@ class Tokens(Watcher):
                     "padding-attended", f"{len(others)} tokens are hidden, and {seen.pop()} is not"
                 )
                 return
+
+
+def _are_next(found: list[int]) -> bool:
+    """Whether labels are the next tokens, and no other ones."""
+    return 1 in found and 0 not in found
 
 
 def shifts(target: torch.Tensor, tokens: torch.Tensor, ignored: int) -> list[int]:

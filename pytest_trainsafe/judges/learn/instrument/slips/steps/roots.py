@@ -23,7 +23,7 @@ _ROUNDS, _MANY = 3, 64
 class Roots(Watcher):
     """Sees losses, backwards, and what uses or clears the gradients."""
 
-    kinds = ("loss", "backward", "step", "zero_grad")
+    kinds = ("loss", "backward", "grad", "step", "zero_grad")
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
@@ -38,16 +38,14 @@ class Roots(Watcher):
             self._unused()
         if moment.kind in ("step", "zero_grad"):
             self._roots.clear()
+        if moment.kind == "grad":
+            self._uses(moment.argument(0, "outputs"))
         if moment.kind != "backward" or not moment.outermost:
             return
         total = moment.thing
+        self._uses(total)
         if not isinstance(total, torch.Tensor) or total.numel() != 1:
-            self._waiting.clear()
             return
-        used = within(total, self._waiting)
-        self._waiting = {} if used is None else self._waiting
-        for node in used or ():
-            del self._waiting[node]
         if self.training.rounds not in self._drawn and self.training.rounds < _ROUNDS:
             self._draw(total)
         if moment.argument(0, "gradient") is not None or moment.argument(3, "inputs") is not None:
@@ -65,6 +63,14 @@ class Roots(Watcher):
         elif not again:
             self._roots = [each for each in self._roots if each() is not None]
             self._roots.append(weakref.ref(total))
+
+    def _uses(self, total: object) -> None:
+        """Note that all losses behind a tensor are used; all of them, if that is not known."""
+        known = isinstance(total, torch.Tensor) and total.numel() == 1
+        used = within(total, self._waiting) if known else None  # type: ignore[arg-type]
+        self._waiting = {} if used is None else self._waiting
+        for node in used or ():
+            del self._waiting[node]
 
     def left(self, moment: Moment) -> None:
         if moment.kind != "loss" or moment.failed or not torch.is_grad_enabled():

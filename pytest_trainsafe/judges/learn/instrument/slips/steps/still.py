@@ -25,6 +25,8 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
 _LAST = 7
 #: A gradient of a matrix that is smaller than the largest one by so much is rounding.
 _ROUNDING = 1e-6
+#: Stands for all parameters of an optimizer.
+_ALL = 0
 
 
 @dataclass(slots=True)
@@ -38,12 +40,16 @@ class _Late:
 
 @dataclass(slots=True)
 class _Of:
-    """An optimizer: its steps, and the parameters whose gradients were zero in those looked at."""
+    """An optimizer: its steps, and the parameters whose gradients were zero in those looked at.
+
+    `dead` counts the steps in which all gradients were.
+    """
 
     steps: int = 0
     zero: dict[int, torch.Tensor] = field(default_factory=dict)
     moving: set[int] = field(default_factory=set)
     most: float = 0.0
+    dead: int = 0
     late: list[_Late] = field(default_factory=list)
 
 
@@ -68,7 +74,7 @@ class Still(Watcher):
         state.steps += 1
         for late in state.late:
             late.moved |= self._moves(optimizer, state, late.key)
-        if state.steps > _LAST or (state.steps > 1 and not state.zero):
+        if state.steps > _LAST or (state.steps > 1 and not state.zero and not state.dead):
             return
         self._look(optimizer, state)
         if state.steps == _LAST:
@@ -77,8 +83,10 @@ class Still(Watcher):
 
     def _moves(self, optimizer: Optimizer, state: _Of, key: int) -> bool:
         for each in parameters_of(optimizer):
-            if id(each) == key and each.grad is not None:
-                return float(each.grad.detach().abs().max()) > _ROUNDING * state.most
+            if key in (id(each), _ALL) and each.grad is not None and not each.grad.is_sparse:
+                if key == _ALL and not each.grad.detach().any():
+                    continue
+                return key == _ALL or float(each.grad.detach().abs().max()) > _ROUNDING * state.most
         return False
 
     def ended(self) -> None:
@@ -99,6 +107,7 @@ class Still(Watcher):
                 sizes[id(each)] = each, float(gradient.detach().abs().max())
         most = max((size for _, size in sizes.values()), default=0.0)
         state.most = max(state.most, most)
+        state.dead += bool(sizes) and not most
         zero = {}
         for key, (each, size) in sizes.items():
             exact = torch.finfo(each.dtype).eps < _ROUNDING
@@ -110,6 +119,10 @@ class Still(Watcher):
         state.zero = {key: each for key, each in zero.items() if key in before}
 
     def _judge(self, state: _Of) -> None:
+        if state.dead == _LAST:
+            late = _Late(_ALL, "no parameter of an optimizer has another gradient")
+            state.late.append(late)
+            self._late.append(late)
         if not state.zero:
             return
         for name, model in self.training.models():

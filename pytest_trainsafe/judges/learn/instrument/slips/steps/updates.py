@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -23,6 +23,8 @@ _STEPS, _ELEMENTS, _SHARE = 5, 4, 0.25
 #: So many steps without a rate are no warm-up that begins at zero, unless the schedule steps once
 #: for so many: then it is so many steps of the schedule.
 _IDLE, _EPOCHS = 3, 2
+#: So many changes of a rate by hand are a schedule.
+_BY_HAND = 3
 
 
 @dataclass(slots=True)
@@ -52,6 +54,9 @@ class _Of:
     longest: int = 0
     waits: bool = False
     merged: bool = False
+    #: The rates at the last step, and how often each of them has changed.
+    before: tuple[float, ...] = ()
+    changes: list[int] = field(default_factory=list)
 
 
 class Updates(Watcher):
@@ -110,6 +115,24 @@ class Updates(Watcher):
             state.merged = True
             self.training.slip(
                 "rates-merged", f"the rates were {state.rates}, and all are {rates[0]}"
+            )
+
+        if optimizer not in self._scheduled:
+            self._parted(state, rates)
+
+    def _parted(self, state: _Of, rates: tuple[float, ...]) -> None:
+        """Whether some groups that began with one rate follow a schedule, and others do not."""
+        before, state.before = state.before, rates
+        if len(before) != len(rates):
+            state.changes = [0] * len(rates)
+            return
+        changed = [now != was for now, was in zip(rates, before, strict=True)]
+        state.changes = [count + new for count, new in zip(state.changes, changed, strict=True)]
+        alike = len(state.rates) == len(rates) > 1 and len(set(state.rates)) == 1
+        if alike and not min(state.changes) and _BY_HAND in state.changes and any(changed):
+            still = state.changes.count(0)
+            self.training.slip(
+                "rates-parted", f"{still} of {len(rates)} groups keep the rate {state.rates[0]}"
             )
 
     def _look(self, optimizer: Optimizer, state: _Of) -> None:

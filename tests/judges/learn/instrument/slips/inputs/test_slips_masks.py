@@ -82,3 +82,24 @@ def test_padding_and_masks(kind: str, text: str, ignored: int, slips: list[str])
 
     own = ("padding-unmasked", "padding-learned", "mask-of-numbers", "begin-doubled")
     assert [each for each in slips_of(program) if each in own] == slips
+
+
+@pytest.mark.parametrize(
+    ("filler", "padding", "wrong"), [(1, 0, True), (0, 0, False), (1, None, False)]
+)
+def test_texts_are_filled_up_with_the_padding(
+    filler: int, padding: int | None, wrong: bool
+) -> None:
+    def program() -> None:
+        table, head = nn.Embedding(9, 4, padding_idx=padding), nn.Linear(4, 2)
+        optimizer = sgd(nn.ModuleList([table, head]))
+        for _ in range(2):
+            tokens = torch.randint(2, 9, (6, 8))
+            for row, length in enumerate((8, 6, 5, 4, 6, 3)):
+                tokens[row, length:] = filler
+            read = (tokens != filler)[..., None]
+            optimizer.zero_grad()
+            head((table(tokens) * read).sum(1)).square().mean().backward()
+            optimizer.step()
+
+    assert slips_of(program) == ["padding-elsewhere"] * wrong

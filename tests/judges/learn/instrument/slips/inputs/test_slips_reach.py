@@ -89,3 +89,31 @@ def test_images(scale: float, alike: bool, slips: list[str]) -> None:
             optimizer.step()
 
     assert slips_of(program) == slips
+
+
+@pytest.mark.parametrize(("times", "wrong"), [(1, False), (2, True)])
+def test_pixels_that_are_scaled_twice(times: int, wrong: bool) -> None:
+    def program() -> None:
+        model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 2))
+        optimizer = sgd(model)
+        for _ in range(2):
+            pixels = torch.randint(0, 256, (4, 1, 8, 8)).float() / 255**times
+            optimizer.zero_grad()
+            model(pixels).square().mean().backward()
+            optimizer.step()
+
+    assert slips_of(program) == ["pixels-twice"] * wrong
+
+
+def test_a_loss_of_one_class() -> None:
+    def program() -> None:
+        model = nn.Linear(4, 1)
+        optimizer = sgd(model)
+        for _ in range(2):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(
+                model(torch.randn(8, 4)), torch.zeros(8, dtype=torch.long)
+            ).backward()
+            optimizer.step()
+
+    assert slips_of(program) == ["softmax-of-one"]

@@ -181,3 +181,23 @@ def test_norms_inside_an_optimizer_have_no_bounds(relations: Mapping[str, Relati
     finite = {each.text("variable") for each in claims if each.text("form") == "finite"}
     assert "torch.nn.Parameter" in bounded
     assert "optimizer.state" in finite - bounded
+
+
+def test_a_moment_of_one_number_may_fall_and_the_count_of_steps_may_not(
+    relations: Mapping[str, Relation],
+) -> None:
+    weight = torch.nn.Parameter(torch.tensor(1.0))
+    optimizer = torch.optim.AdamW([weight], lr=0.1)
+    with observe() as observation:
+        for factor in (1.0, 2.0, 3.0):
+            optimizer.zero_grad()
+            (factor * weight.square()).backward()
+            optimizer.step()
+
+    claims = list(relations["numeric"].hypotheses([Frame(observation.table)]))
+    grows = {
+        claim.text("attribute")
+        for claim in claims
+        if claim.text("variable") == "optimizer.state" and claim.text("form") == "grows"
+    }
+    assert grows == {"step"}

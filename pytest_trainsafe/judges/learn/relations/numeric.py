@@ -174,10 +174,11 @@ def _changes(frame: Frame) -> Iterator[tuple[tuple[str, str], Ints]]:
 
 
 def _proposed(name: tuple[str, str]) -> Iterator[Hypothesis]:
-    for form in (*_COUNTS, "finite"):
+    moment = name[0] == "optimizer.state" and name[1] != "step"
+    for form in ("finite",) if moment else (*_COUNTS, "finite"):
         yield _claim(name, form)
     if name[0] == "optimizer.state":
-        return  # A direction or a momentum may vanish and return; what it updates has bounds.
+        return  # A momentum may vanish and return, a moment may fall; what they update has bounds.
     for form, bounds in _BOUNDS.items():
         for bound in bounds:
             yield _claim(name, form, bound)

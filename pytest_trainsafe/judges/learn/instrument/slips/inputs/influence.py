@@ -21,6 +21,7 @@ from pytest_trainsafe.compat.modules import has_backward_hooks, is_batch_norm
 from pytest_trainsafe.judges.learn.instrument.slips.data import tensors_in
 from pytest_trainsafe.judges.learn.instrument.slips.models import things_in
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
+from pytest_trainsafe.judges.learn.instrument.slips.steps.graph import has_functions
 from pytest_trainsafe.record.clock import in_backward
 
 #: Dependences are looked at in so many rounds, those on padding in the first of them.
@@ -289,8 +290,11 @@ def _mixes(model: nn.Module) -> bool:
 def _gradient(part: torch.Tensor, by: torch.Tensor) -> torch.Tensor | None:
     """The sizes of the derivatives of a part by a tensor; None if it does not depend on it.
 
+    None too if a function in Python computes one of them: the program's own code would run.
     Elements have different weights, so that they do not cancel out where their sum is fixed.
     """
+    if has_functions(part):
+        return None
     with torch.enable_grad():
         weights = torch.arange(part.numel(), device=part.device).remainder(7).add(1)
         total = (part * weights.view(part.shape).to(part.dtype)).sum()

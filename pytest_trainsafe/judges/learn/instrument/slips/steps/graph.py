@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from pytest_trainsafe.compat.autograd import function_of
+
 #: The most nodes of a graph that are looked at.
 _NODES = 4096
 
@@ -28,6 +30,20 @@ def within(total: torch.Tensor, nodes: Collection[Any]) -> list[Any] | None:
             found.append(node)
         waiting += [each for each, _ in node.next_functions]
     return found
+
+
+def has_functions(total: torch.Tensor) -> bool:
+    """Whether code in Python computes a derivative in the graph of a tensor, or it is too large."""
+    waiting, seen = [total.grad_fn], set[Any]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if len(seen) == _NODES or function_of(node) is not None:
+            return True
+        seen.add(node)
+        waiting += [each for each, _ in node.next_functions]
+    return False
 
 
 def described(total: torch.Tensor) -> str:

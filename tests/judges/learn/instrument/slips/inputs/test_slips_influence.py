@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -247,22 +248,49 @@ def test_a_loss_of_padding_alone(inverted: bool) -> None:
     assert ("padding-attended" in slips_of(program)) == inverted
 
 
-def test_a_question_changes_no_gradient_and_calls_no_hook_of_the_program() -> None:
+class Passes(torch.autograd.Function):
+    """The identity, which counts its backwards."""
+
+    backwards = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        Passes.backwards += 1
+        return gradient
+
+
+class Passed(Attends):
+    """The same as its base, through a function of the program."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        found: Tensor = Passes.apply(super().forward(tokens))
+        return found
+
+
+@pytest.mark.parametrize("own", ["hook", "function"])
+def test_a_question_changes_no_gradient_and_runs_no_code_of_the_program(own: str) -> None:
     def run() -> tuple[list[Tensor], int]:
         torch.manual_seed(3)
-        model, calls = Attends("none"), list[object]()
+        model, calls = (Attends if own == "hook" else Passed)("none"), list[object]()
+        Passes.backwards = 0
 
         def hook(*given: object) -> None:
             calls.append(given)
 
-        model.head.register_full_backward_hook(hook)
+        if own == "hook":
+            model.head.register_full_backward_hook(hook)
         optimizer = sgd(model)
         for _ in range(3):
             optimizer.zero_grad()
             x = torch.randint(1, WORDS, (ROWS, LENGTH))
             F.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()).backward()
             optimizer.step()
-        return [each.detach().clone() for each in model.parameters()], len(calls)
+        made = [each.detach().clone() for each in model.parameters()]
+        return made, len(calls) or Passes.backwards
 
     found: list[tuple[list[Tensor], int]] = []
     assert slips_of(lambda: found.append(run())) == []

@@ -17,6 +17,7 @@ from pytest_trainsafe.core.mesh import ranks_along
 from pytest_trainsafe.core.rank import Rank, is_launched
 from pytest_trainsafe.core.rungs.rung import Enter
 from pytest_trainsafe.core.rungs.table import rung_named
+from pytest_trainsafe.core.usage import nearest
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.model.initialize import Filled, Std, default_std, fill
 from pytest_trainsafe.record.model.parts import Model
@@ -98,9 +99,10 @@ class Context:
         if axis in mesh.axes:
             return self._device_mesh().get_group(axis)
         if axis not in self.coordinates.derived:
-            known = ", ".join(dict.fromkeys((*mesh.axes, *self.coordinates.derived)))
+            known = dict.fromkeys((*mesh.axes, *self.coordinates.derived))
             raise ProgramError(
-                f"ctx.group({axis!r}): there is no such axis at this Point; use one of {known}"
+                f"ctx.group({axis!r}): there is no such axis at this Point; use one of "
+                f"{', '.join(known)}{nearest(axis, known)}"
             )
         if axis not in self._groups:
             self.point.axes_read.add(axis)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pytest_trainsafe.core.mesh import OverMesh
 from pytest_trainsafe.core.point import AxisValue, Point
+from pytest_trainsafe.core.usage import nearest
 from pytest_trainsafe.record.clock import ProgramError
 
 
@@ -74,10 +75,10 @@ class TrackedCoordinates(OverMesh):
 
     def __missing__(self, axis: str) -> int:
         if axis not in self.derived:
-            known = ", ".join(dict.fromkeys((*self, *self.derived)))
+            known = dict.fromkeys((*self, *self.derived))
             raise ProgramError(
                 f"ctx.coordinates[{axis!r}]: there is no such axis at this Point; use one of "
-                f"{known}"
+                f"{', '.join(known)}{nearest(axis, known)}"
             )
         self._point.axes_read.add(axis)
         return super().__missing__(axis)

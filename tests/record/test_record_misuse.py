@@ -185,7 +185,7 @@ def two_of_a_name(ctx: Context) -> None:
         (watch_parameters, "the model was given as a list with a Parameter in it", "one nn.Module"),
         (watch_meta, r"meta device \(weight", r"call model.to_empty"),
         (initialize_meta, r"meta device \(weight", r"call model.to_empty"),
-        (unknown_axis, r"ctx.group\('vpp'\): there is no such axis", "one of pp, dp, cp, tp, ep"),
+        (unknown_axis, r"ctx.group\('vpp'\): there is no such axis", "one of pp, .*mean 'pp'"),
         (unknown_coordinate, r"ctx.coordinates\['zero'\]: there is no such", "of tp, cp, dp, pp"),
         (uneven_microbatches, "cannot be divided evenly among dp=2", "a multiple of 2"),
         (no_step, "a_program:train never called ctx.step", "wrap each optimizer step in"),

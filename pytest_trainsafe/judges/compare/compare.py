@@ -21,6 +21,7 @@ from pytest_trainsafe.align.updates import ends
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.layout import Partial
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.core.usage import nearest
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.numbering import misnumbered
 from pytest_trainsafe.judges.compare.explain.on_some_ranks import on_some_ranks
@@ -142,11 +143,15 @@ class _Comparing(Parameters):
         """Add a failing finding for each annotation that matches nothing on any rank."""
         ranks = self.rung.candidate.ranks
         unmatched = set.intersection(*(set(rank.note("unmatched_annotation")) for rank in ranks))
+        names = {part for id in self.held for part in (id.module, id.path) if part}
+        ends = {".".join(each.split(".")[-n:]) for each in names for n in (1, 2)}
         for pattern in sorted(unmatched):
+            meant = nearest(pattern.partition(": ")[2], sorted(ends))
             message = (
-                f"the annotation {pattern} matches nothing in the candidate's model; correct its "
-                "pattern (fnmatch syntax, for a full dotted name or the end of one) or remove it"
-            )
+                f"the annotation {pattern} matches nothing in the candidate's model{meant}; "
+                "correct its pattern (fnmatch syntax, for a full dotted name or the end of one) or "
+                "remove it"
+            ).replace("?;", "?")
             finding = Finding(verdict="fail", judge="align", check="annotation", message=message)
             self.add(-1, finding)
 

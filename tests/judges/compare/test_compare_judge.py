@@ -557,11 +557,16 @@ def test_different_numbers_of_steps_end_the_comparison(bench: Bench) -> None:
     )
 
 
-def test_an_annotation_that_matches_on_no_rank_fails(bench: Bench) -> None:
-    notes = [NoteEvent("unmatched_annotation", "modules: fc3")]
+@pytest.mark.parametrize(
+    ("pattern", "then"),
+    [("modules: nrom", "; did you mean 'norm'? correct"), ("modules: head", "; correct")],
+)
+def test_an_annotation_that_matches_on_no_rank_fails(bench: Bench, pattern: str, then: str) -> None:
+    notes = [NoteEvent("unmatched_annotation", pattern)]
     finding = only_failure(compare(bench.rung(POINT, notes=notes)))
     assert finding.check == "annotation"
-    assert "the annotation modules: fc3 matches nothing" in finding.message
+    start = f"the annotation {pattern} matches nothing in the candidate's model{then} its pattern"
+    assert finding.message.startswith(start)
 
 
 def test_loosened_tensor_passes_and_is_listed_with_its_reason(bench: Bench) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -117,6 +118,9 @@ def test_a_missing_reduction_is_not_proposed_as_a_layout(bench: Bench) -> None:
     text = " ".join(text for _, text, _ in proposal_rows(found))
     assert "the program lacks a reduction, or does one twice" in text
     assert f"{found.left.where} is still wrong" in text
+    placeless = dataclasses.replace(found, left=msgspec.structs.replace(found.left, where=None))
+    text = " ".join(text for _, text, _ in proposal_rows(placeless))
+    assert f"what remains: {found.left.message}" in text
 
 
 def scaled(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:

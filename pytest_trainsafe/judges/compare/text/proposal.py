@@ -6,6 +6,7 @@ import os
 
 from pytest_trainsafe.annotations.extend import render
 from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.compare.declarations.averaged import Means
 from pytest_trainsafe.judges.compare.declarations.misaveraged import Misaveraged
 from pytest_trainsafe.judges.compare.declarations.misdeclared import Misdeclared
@@ -74,8 +75,7 @@ def misdeclared_rows(wrong: Misdeclared) -> list[Row]:
             "tensors agree"
         )
     else:
-        where = wrong.left.where
-        then = f"with that layout, {where or wrong.left.message} is still wrong"
+        then = f"with that layout, {_still_wrong(wrong.left)}"
     return [*rows, ("", then, True)]
 
 
@@ -172,6 +172,11 @@ def _lead(proposal: Proposal) -> str:
 def _then(proposal: Proposal) -> str:
     if proposal.left is None:
         return "with these annotations, every tensor matches its reference"
-    where = proposal.left.where
-    what = str(where) if where is not None else proposal.left.message
-    return f"these annotations explain some of the failures; {what} is still wrong"
+    return f"these annotations explain some of the failures; {_still_wrong(proposal.left)}"
+
+
+def _still_wrong(finding: Finding) -> str:
+    """A clause on what is wrong with a layout, too."""
+    if finding.where is None:
+        return f"what remains: {finding.message}"
+    return f"{finding.where} is still wrong"

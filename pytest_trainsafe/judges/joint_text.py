@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.contract import Judgement
 from pytest_trainsafe.judges.joint import JointJudgement
@@ -65,9 +66,10 @@ def _rows(finding: Finding, label: str) -> Sequence[str]:
     for each in more:
         lines += row("", each.strip())
     if finding.pattern is not None:
-        lines += row("pattern", finding.pattern.text)
+        if finding.pattern.text not in finding.message:
+            lines += row("pattern", finding.pattern.text)
         if finding.pattern.cause:
             lines += row("so", finding.pattern.cause)
     if finding.source:
-        lines += row("look at", finding.source)
+        lines += row("look at", relative(finding.source))
     return lines

@@ -145,6 +145,12 @@ class _Contact:
             trace = rank.traceback.splitlines()[-_TRACEBACK:]
             self._lines("", *(f"    {line}" for line in trace))
         advice = []
+        if "never called ctx.step" in rank.error:
+            advice.append(
+                "besides, a program calls ctx.initialize(model) before it makes the optimizer, "
+                "ctx.watch(model, optimizer) before the first step, and ctx.loss(loss) in each "
+                "micro-batch"
+            )
         if program.script is not None and "ctx.step" in rank.error:
             module = module_of(self.found.file, self.folder)
             advice.append(

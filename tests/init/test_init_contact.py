@@ -238,7 +238,10 @@ def test_ranks_that_the_program_seeds_apart_are_said_of_their_axis(folder, first
     ("body", "parts"),
     [
         ("return ctx.hidden", ["AttributeError: 'Context' object has no attribute 'hidden'"]),
-        ("ctx.seed", ["never called ctx.step", "wrap each optimizer step"]),
+        (
+            "ctx.seed",
+            ["never called ctx.step", "wrap each optimizer step", "ctx.loss(loss) in each"],
+        ),
         (
             "with ctx.step(): pass",
             ["ctx.step was entered before ctx.watch was called; call ctx.watch(model, optimizer)"],

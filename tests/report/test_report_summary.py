@@ -158,6 +158,24 @@ def test_axes_that_do_not_vary_are_shown_once_in_the_heading():
     assert lines[1].split()[0] == "tp"
 
 
+def test_rows_that_the_axes_do_not_tell_apart_have_the_parameters_of_their_tests():
+    judged = [
+        outcome(f"a.py::t[dp{n}-{which}]", point=f"dp={n} dtype=float64")
+        for n in (1, 2)
+        for which in ("split", "order")
+    ]
+
+    (found,) = tables(judged)
+
+    assert found.columns[:2] == ("test", "dp")
+    assert [row[:2] for row in found.rows] == [
+        ("dp1-split", "1"),
+        ("dp1-order", "1"),
+        ("dp2-split", "2"),
+        ("dp2-order", "2"),
+    ]
+
+
 def test_the_worst_tensor_is_shown_only_in_detailed_tables():
     judged = [outcome("folder/c.py::t", "fail", 2.0, worst_name="w (float32)")]
 

@@ -18,6 +18,7 @@ _SEVERITY = {"fail": 0, "error": 1, "inconclusive": 2}
 class Table:
     """The Points of one test: a row each, below `columns`.
 
+    If the axes do not tell the rows apart, the first column has the tests' own parameters.
     `constant` has the axes that are the same in all rows: "dtype=bfloat16".
     """
 
@@ -58,9 +59,11 @@ def _table(test: str, each: Sequence[Outcome]) -> Table:
     values = {name: [dict(o.axes).get(name, "-") for o in each] for name in names}
     same = [name for name in names if len(set(values[name])) == 1] if len(each) > 1 else []
     varying = [name for name in names if name not in same]
-    if not names and len(each) > 1:
-        varying = ["point"]
-        values["point"] = [o.nodeid.partition("[")[2].removesuffix("]") or "-" for o in each]
+    ids = [outcome.nodeid.partition("[")[2].removesuffix("]") or "-" for outcome in each]
+    told = {tuple(values[name][number] for name in varying) for number in range(len(each))}
+    if len(told) < len(set(ids)):  # parameters beside the axes tell the rows apart
+        varying = ["test" if names else "point", *varying]
+        values[varying[0]] = ids
     rows = tuple(
         (*(values[name][number] for name in varying), *results(outcome))
         for number, outcome in enumerate(each)

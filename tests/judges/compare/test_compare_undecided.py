@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import pytest
 import torch
 
@@ -103,3 +104,45 @@ def test_losses_of_ranks_with_other_tokens_are_decided(bench: Bench) -> None:
     found, _ = proposed(undeclared(bench.rung(Point.of(cp=2), edit, dtype="float64")))
     assert found.wanted["loss"] == {"partial": ["cp"]}
     assert found.undecided == ()
+
+
+def nested(rung: RungTraces) -> RungTraces:
+    """The rung of a model whose first layer is inside its second one."""
+    names = {"norm": "attn.o", "fc1": "attn"}
+
+    def renamed(trace: Trace | None) -> Trace | None:
+        if trace is None:
+            return None
+        ranks = [
+            dataclasses.replace(
+                rank,
+                tensors={
+                    msgspec.structs.replace(id, module=names.get(id.module, id.module)): event
+                    for id, event in rank.tensors.items()
+                },
+            )
+            for rank in trace.ranks
+        ]
+        return Trace(trace.path, trace.manifest, ranks)
+
+    roles = ("candidate", "reference", "perturbed", "shadow")
+    return dataclasses.replace(rung, **{role: renamed(getattr(rung, role)) for role in roles})
+
+
+@pytest.mark.parametrize(("wrong", "reduced"), [("fc2", True), ("fc1", False)])
+def test_beside_a_fault_a_sum_is_proposed_if_the_module_around_it_is_right(
+    bench: Bench, wrong: str, reduced: bool
+) -> None:
+    sums = terms("activation", "norm", "tp")
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        fault = (record.id.kind, record.id.module) == ("activation", wrong)
+        return part * 1.5 if fault else sums(record, at, part)  # type: ignore[operator]
+
+    rung = undeclared(bench.rung(Point.of(tp=2), edit, dtype="float64"), over_tp)
+    found, text = proposed(nested(rung))
+
+    modules = {"o": {"output": {"tp_partial": True}}} if reduced else None
+    assert found.wanted.get("modules") == modules
+    assert found.withheld == (0 if reduced else 1)
+    assert ("Mend the program" in text) == (not reduced)

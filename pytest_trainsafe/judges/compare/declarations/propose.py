@@ -34,6 +34,8 @@ from pytest_trainsafe.judges.compare.declarations.suggest import (
     wanted,
 )
 from pytest_trainsafe.judges.compare.declarations.undecided import (
+    is_among,
+    reduced_modules,
     reduced_parameters,
     undecided,
 )
@@ -123,10 +125,13 @@ def propose(
     kept = list(needs.values())
     if left is not None:
         reduced = reduced_parameters(rung, comparison)
+        outputs = reduced_modules(rung, comparison, kept)
         kept = [
             need
             for need in kept
-            if not need.sums or (need.section == "parameters" and need.name in reduced)
+            if not need.sums
+            or is_among(need, outputs)
+            or (need.section == "parameters" and need.name in reduced)
         ]
     shaped = _shaped(rung, first)
     if shaped or averaged is not None:

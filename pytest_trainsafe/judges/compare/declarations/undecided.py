@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pytest_trainsafe.core.layout import Partial
-from pytest_trainsafe.core.tensor_id import is_gradient_place
+from pytest_trainsafe.core.tensor_id import TensorId, is_gradient_place
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.suggest import MissingLayout
@@ -44,6 +44,41 @@ def reduced_parameters(rung: RungTraces, comparison: Comparison) -> frozenset[st
     """
     wrong = {f.where.path for f in comparison.findings if f.verdict == "fail" and f.where}
     return frozenset(id.path for id in rung.candidate.ids() if id.kind == "main_grad") - wrong
+
+
+def reduced_modules(
+    rung: RungTraces, comparison: Comparison, needs: Iterable[MissingLayout]
+) -> frozenset[tuple[str, str]]:
+    """The outputs whose found sum something reduces: the last part of their module's name, and it.
+
+    That is so if the first output of the module around one is right.  `comparison` is that of the
+    candidate with the found layouts.
+    """
+    wrong = {f.where for f in comparison.findings if f.verdict == "fail"}
+    firsts: dict[str, TensorId] = {}
+    for id in rung.reference.ids():
+        if id.kind == "activation":
+            firsts.setdefault(id.module, id)
+    sums = {need.name for need in needs if need.sums}
+
+    def is_reduced(need: MissingLayout) -> bool:
+        if not need.sums or need.section != "modules" or is_gradient_place(need.place):
+            return False
+        around, _, _ = need.name.rpartition(".")
+        while around and around not in firsts:
+            around, _, _ = around.rpartition(".")
+        return around in firsts and around not in sums and firsts[around] not in wrong
+
+    return frozenset(_leaf(need) for need in needs if is_reduced(need))
+
+
+def _leaf(need: MissingLayout) -> tuple[str, str]:
+    return need.name.rpartition(".")[2], need.place
+
+
+def is_among(need: MissingLayout, outputs: frozenset[tuple[str, str]]) -> bool:
+    """Whether a found layout is that of one of the outputs that `reduced_modules` returned."""
+    return need.section == "modules" and _leaf(need) in outputs
 
 
 def summed(need: MissingLayout) -> tuple[str, ...]:

@@ -108,10 +108,11 @@ def _clipped(rung: RungTraces) -> list[str]:
     )
     if _ways_of_clipping(ours) == _ways_of_clipping(theirs):
         return []
-    by = [", ".join(sorted(each)) or "nothing" for each in (ours, theirs)]
+    by = [", ".join(sorted(each)) or "no function that it announces" for each in (ours, theirs)]
     text = (
         f"the candidate clips its gradients with {by[0]}, the reference with {by[1]}: gradients "
-        "before clipping and the norm are compared only if both record them"
+        "before clipping, and the norm in a clip function, are compared only if both record them; "
+        "a program announces its own clipping by ctx.before_clip(norm, limit)"
     )
     return [text]
 

@@ -312,6 +312,7 @@ class ModelRecorder:
             raise ProgramError(
                 "ctx.grad_norm was called outside ctx.step; call it once in each `with ctx.step():`"
             )
+        self._parameters.norm_reported()
         self._report("grad_norm", value, None)
 
     def before_clip(self, clip: Clip) -> None:

@@ -124,7 +124,8 @@ class Overwritten(msgspec.Struct, frozen=True, tag="overwritten", omit_defaults=
 class Changed(msgspec.Struct, frozen=True, tag="changed", omit_defaults=True):
     """In a step, the line `at` changed `parameters` in place, which no optimizer of the rank holds.
 
-    The paths of buffers are among them.
+    The paths of buffers are among them.  A line that changes what an optimizer holds, outside of
+    the optimizer's step, has an event of its own.
     `at` is the innermost line of the project, or of an installed package if the project has none on
     the stack.  `caller` is the line that led to it in the function that entered the step, "" if
     that is `at` or not known.  `operation` is the operation of torch, such as "lerp_".  `stepped`

@@ -26,6 +26,7 @@ from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.numbering import misnumbered
 from pytest_trainsafe.judges.compare.explain.on_some_ranks import on_some_ranks
 from pytest_trainsafe.judges.compare.kinds.buffers import OWN_DATA, Buffers
+from pytest_trainsafe.judges.compare.kinds.dealt import Dealt
 from pytest_trainsafe.judges.compare.kinds.decisions import judge_decision
 from pytest_trainsafe.judges.compare.kinds.model_inputs import InputJudgement, ModelInputs
 from pytest_trainsafe.judges.compare.kinds.reduced_in_step import reduced_in_step
@@ -126,6 +127,7 @@ class _Comparing(Parameters):
         self.staged = [trace for trace in both if trace.sizes["pp"] > 1]
         self.sketched = frozenset[TensorId]().union(*(trace.sketched for trace in self.traces))
         self.inputs = ModelInputs(rung)
+        self.dealt = Dealt(rung.candidate)
         self.buffers = Buffers(rung, self.result.apart)
 
     def take_over(self, screened: Comparison) -> None:
@@ -164,6 +166,9 @@ class _Comparing(Parameters):
             return
         if id not in self.held:
             self.absent(order, id)
+            return
+        if id in self.dealt:
+            self.result.dealt[id.path] += 1
             return
         if id.kind == "decision":
             self.decision(order, id)

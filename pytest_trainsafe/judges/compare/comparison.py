@@ -42,7 +42,8 @@ class Comparison:
     Counts by kind: `compared`, the tensors that were judged; `uncovered`, the reference's tensors
     without a counterpart; `local`, those declared to have no counterpart at this Point; `compiled`,
     those of modules that the candidate ran inside a compiled region; `zero`, the reference's
-    tensors that are zero everywhere.
+    tensors that are zero everywhere.  `dealt` counts, by path, the gradients of micro-batches that
+    no single micro-batch makes (`kinds/dealt.py`).
 
     `undetermined` counts the updates in which rounding decides the sign of every element, and
     `moved` the updates that are not zero in the reference.  `choices` counts the choices of all
@@ -74,6 +75,7 @@ class Comparison:
     uncovered: Counter[str] = field(default_factory=Counter)
     local: Counter[str] = field(default_factory=Counter)
     compiled: Counter[str] = field(default_factory=Counter)
+    dealt: Counter[str] = field(default_factory=Counter)
     undetermined: int = 0
     choices: int = 0
     flipped: int = 0

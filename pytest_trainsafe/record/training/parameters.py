@@ -188,6 +188,10 @@ class ParameterRecorder:
         """Notes, after the program, that clipping has had no effect."""
         self._unclipped.finish()
 
+    def norm_reported(self) -> None:
+        """The program reports the norm of its gradients, by which it may clip them itself."""
+        self._unclipped.norm_reported = True
+
     def before_clip(self, clip: Clip) -> None:
         """Takes snapshots of the gradients: the program is about to clip them."""
         if self.clock.step is not None and not self._main_written:

@@ -62,6 +62,8 @@ class Unclipped:
         self._acted: torch.Tensor | bool = False
         self._idle: set[str] = set()
         self._seen = False
+        #: Whether the program reports the norm of its gradients.
+        self.norm_reported = False
         self._functions: list[str] = []
         self._noted: set[NoteEvent] = set()
 
@@ -124,7 +126,8 @@ class Unclipped:
                 "every step, so a wrong norm has no effect; lower the limit in the test"
             )
             self.writer.add(NoteEvent("not_compared", text))
-        own = "" if self._seen or self.spec.perturbation else clips_by_itself(self.spec.program)
+        known = self._seen or self.norm_reported or self.spec.perturbation
+        own = "" if known else clips_by_itself(self.spec.program)
         if own:
             text = (
                 f"the norm by which {own} seems to clip gradients; report it with ctx.grad_norm, "

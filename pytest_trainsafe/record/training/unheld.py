@@ -1,5 +1,7 @@
 """Finds the parameters that no optimizer holds, and the lines that change these or buffers.
 
+Lines that change, outside of an optimizer's step, what an optimizer holds are found as well.
+
 An average of the weights or a teacher is watched beside the model, and changes by the program's own
 code, as does a buffer that no forward changes, such as the bias of a router.  Which parameters
 these are is recorded after the program (`left.py`); the lines are recorded in the Runs of a
@@ -25,8 +27,8 @@ from pytest_trainsafe.record.training.optimizer import groups, names_of_held, st
 from pytest_trainsafe.trace.facts import Changed
 from pytest_trainsafe.trace.writer import RankWriter
 
-#: Maximum number of lines of each kind, changing parameters or buffers alone, that are recorded for
-#: one step.
+#: Maximum number of lines of each kind that are recorded for one step: those that change what an
+#: optimizer holds, other parameters, or buffers alone.
 MAX_LINES = 8
 
 #: The collectives that write no tensor of their first argument.  Torch declares none as mutable.
@@ -52,6 +54,7 @@ def unheld(optimizer: Any, parameters: Mapping[str, torch.Tensor]) -> tuple[str,
 class UnheldChanges:
     """Finds the lines of a step that change, in place, buffers and what no optimizer holds.
 
+    Of what an optimizer holds, finds the lines that change it outside of the optimizer's step.
     `buffers` returns the paths of the present buffers, and the buffers.  `stepped` says whether an
     optimizer has stepped in the present step.
     """
@@ -73,7 +76,8 @@ class UnheldChanges:
         self._stepped = stepped
         self._loop: tuple[int, CodeType] | None = None
         self._names: dict[int, tuple[str, ...]] = {}
-        self._found: dict[Changed, dict[str, None]] = {}
+        self._held: dict[int, tuple[str, ...]] = {}
+        self._found: dict[str, dict[Changed, dict[str, None]]] = {}
 
     def begin(self) -> None:
         """A step begins: finds the function that enters it, and where the tensors lie."""
@@ -89,36 +93,47 @@ class UnheldChanges:
             place = memory(tensor)
             if place and place not in shared:
                 self._names[place] = (*self._names.get(place, ()), name)
+        self._held = {}
+        for name, tensor in self._parameters.items():
+            if name not in found and (place := memory(tensor)):
+                self._held[place] = (*self._held.get(place, ()), name)
 
     def look_at(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Notes the present line if `func`, which is about to run, changes such a tensor."""
-        if not self._names:
+        places = [memory(each) for each in _written(func, args)]
+        if not places:
             return
-        names = dict.fromkeys(
-            name for each in _written(func, args) for name in self._names.get(memory(each), ())
-        )
-        if not names or self._clock.step is None:
-            return
+        names = dict.fromkeys(name for each in places for name in self._names.get(each, ()))
+        if names:
+            alone = self._parameters.keys().isdisjoint(names)
+            self._note(func, (*args, *kwargs.values()), names, "buffers" if alone else "parameters")
+        held = dict.fromkeys(name for each in places for name in self._held.get(each, ()))
+        if held and not self._clock.stepping:
+            self._note(func, (*args, *kwargs.values()), held, "held")
+
+    def _note(self, func: Any, given: Sequence[Any], names: dict[str, None], kind: str) -> None:
+        """Keeps the present line, at most MAX_LINES of each kind; `given` are the arguments."""
+        step = self._clock.step
         inner, user = calling_lines()
         at = user or inner
-        if owner_of(at.rpartition(":")[0]) not in ("project", "installed"):
+        if step is None or owner_of(at.rpartition(":")[0]) not in ("project", "installed"):
             return
         operation = schema_of(func).name.rpartition("::")[2]
         led = self._led_from()
         caller = "" if led == at else led
-        numbers = _numbers((*args, *kwargs.values())) if func.namespace != "c10d" else ()
-        key = Changed(self._clock.step, at, operation, caller, self._stepped(), numbers)
-        alone = self._parameters.keys().isdisjoint(names)
-        alike = (self._parameters.keys().isdisjoint(each) is alone for each in self._found.values())
-        if key in self._found or sum(alike) < MAX_LINES:
-            self._found.setdefault(key, {}).update(names)
+        numbers = _numbers(given) if func.namespace != "c10d" else ()
+        key = Changed(step, at, operation, caller, self._stepped(), numbers)
+        found = self._found.setdefault(kind, {})
+        if key in found or len(found) < MAX_LINES:
+            found.setdefault(key, {}).update(names)
 
     def end(self) -> None:
         """A step ends: writes the lines that were found."""
-        for key, names in self._found.items():
-            self._writer.add(msgspec.structs.replace(key, parameters=(*names,)))
+        for found in self._found.values():
+            for key, names in found.items():
+                self._writer.add(msgspec.structs.replace(key, parameters=(*names,)))
         self._found.clear()
-        self._names = {}
+        self._names = self._held = {}
 
     def _led_from(self) -> str:
         """The present line of the function that entered the step; "" if it is not on the stack."""

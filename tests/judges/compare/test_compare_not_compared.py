@@ -154,3 +154,10 @@ def test_a_program_recorded_by_whole_steps_is_listed(bench: Bench) -> None:
     [reported] = not_compared(rung, compare(rung))
     assert reported.startswith("only whole steps were compared, no activations and no gradients of")
     assert reported.endswith("ctx.watch has level='step'")
+
+
+def test_a_side_that_announces_no_clipping_is_told_how_to(bench: Bench) -> None:
+    rung = bench.rung(POINT, notes=[NoteEvent("clipped", "clip_grad_norm_")])
+    [reported] = not_compared(rung, compare(rung))
+    assert "with clip_grad_norm_, the reference with no function that it announces" in reported
+    assert reported.endswith("announces its own clipping by ctx.before_clip(norm, limit)")

@@ -19,6 +19,7 @@ from torch.nn.utils import (
 )
 
 from pytest_trainsafe.record.context import Context
+from pytest_trainsafe.record.training import unclipped
 from pytest_trainsafe.record.training.clipping import before_clip
 
 X = [torch.linspace(-1, 1, 12).reshape(4, 3), torch.linspace(0, 3, 12).reshape(4, 3)]
@@ -199,3 +200,24 @@ def test_clip_functions_work_outside_of_a_run() -> None:
     model = nn.Linear(3, 2)
     model(X[0]).sum().backward()
     assert isinstance(clip_grad_norm_(model.parameters(), 1.0), Tensor)
+
+
+@pytest.mark.parametrize("reports", [False, True])
+def test_a_norm_that_the_program_reports_needs_no_other_report(
+    record: Any, reports: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that clips by hand is told to report its norm, but only if it does not."""
+    monkeypatch.setattr(unclipped, "clips_by_itself", lambda program: "train (train.py:1)")
+
+    def by_hand(ctx: Context, model: nn.Module) -> None:
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        norm = torch.stack([each.norm() for each in gradients]).norm()
+        for each in gradients:
+            each.mul_((LIMIT / norm).clamp(max=1))
+        if reports:
+            ctx.grad_norm(norm)
+
+    noted = record(train_with(nn.Linear(3, 2), by_hand)).rank.note("not_compared")
+    assert [text.partition(";")[0] for text in noted] == (
+        [] if reports else ["the norm by which train (train.py:1) seems to clip gradients"]
+    )

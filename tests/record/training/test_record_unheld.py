@@ -190,3 +190,53 @@ def test_what_an_optimizer_holds_is_known_only_if_it_holds_nothing_unknown() -> 
     master = net.bias.detach().clone()
     setattr(net.bias, "main_param", master)  # noqa: B010 (as Megatron-LM keeps it)
     assert unheld(held_by(net.weight, master), parameters) == ()
+
+
+class Own(torch.optim.Optimizer):
+    """An optimizer of the project, whose step changes parameters by lines of its own."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(0.1 * parameter.grad)
+
+
+@pytest.mark.parametrize("make", [Own, lambda held: torch.optim.SGD(held, lr=0.1)])
+@pytest.mark.parametrize("when", ["", "before", "after"])
+@pytest.mark.parametrize("options", [{}, {"rewrite": REWRITE}])
+def test_a_line_that_changes_what_an_optimizer_holds_outside_of_its_step_is_recorded(
+    record: Any, options: Any, when: str, make: Any
+) -> None:
+    def run(ctx: Any) -> None:
+        net = nn.Linear(3, 2).to(ctx.dtype)
+        optimizer = make(net.parameters())
+        ctx.watch({"net": net}, optimizer)
+        with ctx.step():
+            for index in ctx.microbatches(1):
+                with ctx.microbatch(index):
+                    net(X.to(ctx.dtype)).square().sum().backward()
+            if when == "before":
+                nudge(net)
+            optimizer.step()
+            if when == "after":
+                nudge(net)
+            optimizer.zero_grad()
+
+    found = changes(record(run, **options))
+    if not (options and when):
+        assert found == []
+        return
+    [line] = found
+    assert (line.operation, line.parameters) == ("add_", ("net.bias",))
+    assert line.stepped is (when == "after")
+    assert code_at(line.at) == "net.bias.add_(0.001)"
+    assert code_at(line.caller) == "nudge(net)"
+
+
+@torch.no_grad()
+def nudge(net: nn.Linear) -> None:
+    net.bias.add_(0.001)

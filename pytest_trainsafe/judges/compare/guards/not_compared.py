@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from pytest_trainsafe.align.logical import is_cut_over_stages
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.core.usage import first_few
+from pytest_trainsafe.core.usage import first_few, name_list
 from pytest_trainsafe.judges.compare.compare import compiled_modules, is_compiled
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.guards.later_steps import later_steps
@@ -64,6 +64,13 @@ def not_compared(rung: RungTraces, comparison: Comparison) -> list[str]:
             f"not compared: {count} of the reference's tensors, which annotations declare local "
             "(without a counterpart) at this Point"
         )
+    if dealt := comparison.dealt:
+        names = name_list([*dealt], "parameter")
+        notes.append(
+            f"not compared: {dealt.total()} micro-batch gradients of {names}: dp ranks that train "
+            "other micro-batches hold other rows of these, and each row gets the gradients of all. "
+            "The gradients of whole steps are compared"
+        )
     extra = {id for id in mine - theirs if not is_cut_over_stages(rung.candidate, id)}
     notes += _one_sided(extra, "candidate", "reference", last)
     return notes
@@ -101,10 +108,11 @@ def _clipped(rung: RungTraces) -> list[str]:
     )
     if _ways_of_clipping(ours) == _ways_of_clipping(theirs):
         return []
-    by = [", ".join(sorted(each)) or "nothing" for each in (ours, theirs)]
+    by = [", ".join(sorted(each)) or "no function that it announces" for each in (ours, theirs)]
     text = (
         f"the candidate clips its gradients with {by[0]}, the reference with {by[1]}: gradients "
-        "before clipping and the norm are compared only if both record them"
+        "before clipping, and the norm in a clip function, are compared only if both record them; "
+        "a program announces its own clipping by ctx.before_clip(norm, limit)"
     )
     return [text]
 

@@ -106,6 +106,7 @@ def _coverage(comparison: Comparison) -> Guard:
         missing, compared = comparison.uncovered[kind], comparison.compared[kind]
         if not compared:  # local annotations may cover most of a kind, but not all of it
             missing += comparison.local[kind]
+            missing += comparison.dealt.total() if kind == "param_grad" else 0
         if missing > MAX_UNCOVERED * (missing + compared):
             text = (
                 f"{missing} of the reference's {missing + compared} tensors of kind {kind} have no "

@@ -19,6 +19,7 @@ from pytest_trainsafe.judges.compare.guards.untied import without_shares
 from pytest_trainsafe.judges.compare.guards.vacuity import is_unsharded
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault, Phase
 from pytest_trainsafe.judges.compare.localize.clearing import not_cleared
+from pytest_trainsafe.judges.compare.localize.code.drifted import Drift
 from pytest_trainsafe.judges.compare.localize.code.lines import (
     NOWHERE,
     UNWAITED,
@@ -199,6 +200,7 @@ class _Description:
         parameters = name_list(names, "parameter")
         if len(names) == total > MAX_NAMES:
             parameters = f"all {total} parameters"
+        both = self.rung.candidate, self.rung.reference
         match fault.phase:
             case "data":
                 cleared = self.clears_the_model()
@@ -236,9 +238,11 @@ class _Description:
             case "reduction":
                 return f"the gradient reduction of {parameters} is wrong: {self.reduced(names)}"
             case "unheld":
-                return self.unheld(names)
+                return UnheldLines(*both, self.comparison, names).sentence()
             case _ if (unheld(self.rung.candidate) or frozenset()).issuperset(names):
                 return f"no watched optimizer holds {parameters}, but one does in the reference"
+            case _ if drift := Drift(*both, self.comparison, names).sentence():
+                return drift
             case _:
                 equal = self.updated_alone.issuperset(names)
                 given = ", from equal gradients in both Runs" if equal else ""
@@ -250,11 +254,6 @@ class _Description:
                         "parameters is wrong or missing"
                     )
                 return f"the optimizer's step of {parameters} is wrong{given}"
-
-    def unheld(self, names: Sequence[str]) -> str:
-        """The sentence on wrong parameters that no optimizer holds."""
-        rung = self.rung
-        return UnheldLines(rung.candidate, rung.reference, self.comparison, names).sentence()
 
     def reduced(self, names: Sequence[str]) -> str:
         """As `reduced_wrongly`."""

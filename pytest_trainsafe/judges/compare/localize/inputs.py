@@ -31,6 +31,7 @@ from pytest_trainsafe.core.layout import (
 )
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.events import UNKNOWN
+from pytest_trainsafe.judges.compare.kinds.dealt import Dealt
 from pytest_trainsafe.judges.compare.localize.stages import is_input
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.errors import finite
@@ -250,10 +251,12 @@ class Compared:
 
     @cached_property
     def _both(self) -> frozenset[TensorId]:
+        dealt = Dealt(self.rung.candidate)
         return frozenset(
             id
             for id in self.rung.reference.ids()
             if self.rung.candidate.holders(id) and not is_local(id, self.local)
+            if id not in dealt
         )
 
     @cached_property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_trainsafe.core.layout import axes_of
+from pytest_trainsafe.core.layout import Owned, axes_of
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.localize.blame import Fault
@@ -69,10 +69,13 @@ def _why(candidate: Trace, path: str, axis: str) -> str:
     if role == "tp" and candidate.point.get("sp", False):
         part = "its own part of the sequence, or of the features or heads"
     by = _BY.get(event.layout_source, f"by {event.layout_source}")
+    ranks = f"every rank of {axis} holds the whole of {path} ({by}), and its"
+    if any(isinstance(placement, Owned) for placement in event.layout):
+        ranks = f"several ranks of {axis} own {path}, and each one's"
+        part = "what reaches that rank"
     return (
-        f"every rank of {axis} holds the whole of {path} ({by}), and its backward gives the term "
-        f"of {part}: each rank needs the sum of the terms over {axis}, which is the gradient of "
-        "the reference"
+        f"{ranks} backward gives the term of {part}: each rank needs the sum of the terms over "
+        f"{axis}, which is the gradient of the reference"
     )
 
 

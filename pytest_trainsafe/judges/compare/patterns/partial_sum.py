@@ -10,7 +10,7 @@ import torch
 
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.core.layout import Partial, Slices, axes_of
+from pytest_trainsafe.core.layout import Owned, Partial, Slices, axes_of
 from pytest_trainsafe.core.mesh import elsewhere, mesh_of
 from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
@@ -29,7 +29,8 @@ def partial_sum(wrong: WrongTensor) -> Pattern | None:
 
     Tries every set of axes that the layout does not name, the smallest set first.  For each, it
     tries the sum itself, and the sum divided by the sizes of some of the axes.
-    Then tries the sum over those ranks of an axis that hold the same slices.
+    Then tries the sum over those ranks of an axis that hold the same slices, and over the ranks
+    that own the same tensor, as the replicas of an expert.
     """
     sets = list(_sets(wrong))
     first = _summed(wrong, ()) if sets else None
@@ -46,7 +47,8 @@ def partial_sum(wrong: WrongTensor) -> Pattern | None:
                     return _pattern(wrong, axes, divided, value)
         if wrong.kind == "activation" and _explained_but_for_a_bias(wrong, total):
             return _with_bias(wrong, axes)
-    return next(filter(None, (_of_slices(wrong, axis) for axis in wrong.sizes)), None)
+    of_slices = next(filter(None, (_of_slices(wrong, axis) for axis in wrong.sizes)), None)
+    return of_slices or _of_owners(wrong)
 
 
 def _of_slices(wrong: WrongTensor, axis: str) -> Pattern | None:
@@ -68,6 +70,36 @@ def _of_slices(wrong: WrongTensor, axis: str) -> Pattern | None:
     cause = f"an all-reduce over the ranks of {axis} that hold the same slices is missing"
     short = f"partial sums over ranks of {axis} with the same slices"
     return Pattern("partial sum", text, axis, cause, short=short)
+
+
+def _of_owners(wrong: WrongTensor) -> Pattern | None:
+    """The pattern of terms that the owners of a tensor hold, of which other ranks hold nothing."""
+    counted = {
+        axis for p in wrong.parts for o in p.layout if isinstance(o, Owned) for axis in o.axes
+    }
+    axes = tuple(
+        axis
+        for axis in wrong.sizes
+        if axis in counted
+        and len({part.coordinates[axis] for part in wrong.parts}) > 1
+        and not any(names_axis(part, axis) for part in wrong.parts)
+    )
+    total, first = (_summed(wrong, axes), _summed(wrong, ())) if axes else (None, None)
+    if total is None or first is None or total.shape != wrong.reference.shape:
+        return None
+    owners = len({tuple(part.coordinates[axis] for axis in axes) for part in wrong.parts})
+    if wrong.explains(wrong.numbers.divide(total, owners), first) or not wrong.explains(total):
+        return None
+    along = " and ".join(axes)
+    ranks = name_ranks(sorted(part.rank for part in wrong.parts))
+    text = (
+        f"the ranks of {along} that own this ({ranks}) hold partial sums: "
+        f"{_terms(wrong.parts, axes)} equals the reference"
+    )
+    noun = _NOUNS.get(wrong.kind, "gradient" if "grad" in wrong.kind else "value")
+    cause = f"an all-reduce over those ranks of {along} is missing for this {noun}"
+    short = f"partial sums over ranks of {along} that own this"
+    return Pattern("partial sum", text, axes[0] if len(axes) == 1 else along, cause, short=short)
 
 
 def _explained_but_for_a_bias(wrong: WrongTensor, total: torch.Tensor) -> bool:

@@ -5,20 +5,38 @@ from __future__ import annotations
 import torch
 
 from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.core.rungs.table import DTYPES, rung_named
 from pytest_trainsafe.judges.compare.patterns.regions import name_region, region_of
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 
+#: Programs scale losses by powers of two down to this; what is smaller is no scale.
+LEAST_SCALE = 2.0**-26
+
+_CUT_OFF = "no value reaches this tensor: it is detached, masked, or cleared before it is used"
+
 
 def zero(wrong: WrongTensor) -> Pattern | None:
-    """Matches if all values are zero and the reference's are not."""
+    """Matches if all values are zero, or nothing but rounding, and the reference's are not."""
     none = wrong.numbers.is_zero
-    if not bool(none(wrong.value).all()) or bool(none(wrong.reference).all()):
+    if bool(none(wrong.reference).all()):
         return None
+    if not bool(none(wrong.value).all()):
+        return _rounded_to_nothing(wrong)
     if wrong.kind == "update":
         cause = "the parameter is not stepped: the optimizer does not hold it, or sees no gradient"
         return Pattern("zero", "the parameter did not move", cause=cause, short="did not move")
-    cause = "no value reaches this tensor: it is detached, masked, or cleared before it is used"
-    return Pattern("zero", "every value is zero", cause=cause, short="every value is zero")
+    return Pattern("zero", "every value is zero", cause=_CUT_OFF, short="every value is zero")
+
+
+def _rounded_to_nothing(wrong: WrongTensor) -> Pattern | None:
+    """The pattern of values of which terms that cancel leave nothing but their rounding."""
+    if wrong.numbers.exact or wrong.kind == "update" or wrong.dtype not in DTYPES:
+        return None
+    least = min(rung_named(wrong.dtype).epsilon, LEAST_SCALE)
+    if wrong.norm(wrong.value) >= least * wrong.norm(wrong.reference):
+        return None
+    text = "every value is zero up to rounding"
+    return Pattern("zero", text, cause=_CUT_OFF, short=text)
 
 
 def zero_in_part(wrong: WrongTensor) -> Pattern | None:

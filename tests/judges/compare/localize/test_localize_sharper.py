@@ -10,6 +10,7 @@ import msgspec
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault
+from pytest_trainsafe.judges.compare.localize.code.lines import calls_of_loss
 from pytest_trainsafe.judges.compare.localize.code.sharper import entered, of_no_axis, sharper
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Applied, CollectiveEvent, Reduction, SetUp
@@ -108,3 +109,34 @@ def test_a_factor_explains_an_asynchronous_reduction(tmp_path: Path) -> None:
     made = Reduction("all_reduce(SUM)", ("dp",), "/me/talk.py:3", "", 16, asynchronous=True)
     wrong = wrong_in("main_grad", "fc1.bias", tmp_path, Point.of(dp=2))
     assert "async" not in located_faults(noting(wrong, made)).what
+
+
+def test_calls_in_groups_of_one_rank_and_after_the_backward_do_not_make_the_loss(
+    tmp_path: Path,
+) -> None:
+    """A pipeline schedule runs the backward before the program reports the losses."""
+    trace = wrong_in("loss", "loss", tmp_path, Point.of(tp=2, dp=2)).candidate
+    alone = msgspec.structs.replace(CALL, ranks=(0,), site="/me/loss.py:4")
+    sent = msgspec.structs.replace(CALL, op="send", reduce="", peer=1, site="/me/loss.py:5")
+    norm = msgspec.structs.replace(CALL, site="/me/loss.py:9")
+    rank = trace.ranks[0]
+
+    def of(kind: str) -> int:
+        events = enumerate(rank.events)
+        return next(i for i, e in events if isinstance(e, TensorEvent) and e.id.kind == kind)
+
+    loss, begins = rank.events[of("loss")], rank.events[of("activation_grad")]
+    without = [event for event in rank.events if event is not loss]
+    at = without.index(begins)
+    late = [*without[:at], alone, sent, CALL, begins, norm, loss]
+    changed = trace.with_ranks([dataclasses.replace(rank, events=late), *trace.ranks[1:]])
+    assert calls_of_loss(changed) == [("all_reduce(SUM)", "tp", "/me/loss.py:3")]
+
+
+def test_the_calls_that_make_the_loss_are_those_of_a_rank_that_has_one(tmp_path: Path) -> None:
+    trace = wrong_in("loss", "loss", tmp_path).candidate
+    first, second = trace.ranks
+    kept = [e for e in first.events if not (isinstance(e, TensorEvent) and e.id.kind == "loss")]
+    tensors = {id: event for id, event in first.tensors.items() if id.kind != "loss"}
+    early = dataclasses.replace(first, events=[*kept, CALL], tensors=tensors)
+    assert calls_of_loss(trace.with_ranks([early, second])) == []

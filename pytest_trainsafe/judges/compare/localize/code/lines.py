@@ -20,7 +20,7 @@ from pytest_trainsafe.trace.facts import (
     SetUp,
     Site,
 )
-from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
 #: A source line and its description: "file:line" and a phrase; both "" for none.
@@ -149,18 +149,28 @@ def collectives_of_loss(candidate: Trace) -> str:
 def calls_of_loss(candidate: Trace) -> list[tuple[str, str, str]]:
     """The collectives between the model and the loss: each call, its axes, and its line.
 
-    They are the user's calls of the first rank, in the first micro-batch that has a loss.
+    They are the user's calls of the first rank that has a loss, in its first micro-batch that has
+    one.  A loss may be reported after its backward: calls from there on are of the gradients.
+    Calls in groups of one rank do nothing, and those to a peer move what stages compute.
     """
     calls: dict[tuple[str, str, str], None] = {}
-    for event in candidate.ranks[0].events:
-        if isinstance(event, TensorEvent) and event.id.kind == "activation":
-            calls.clear()
-        elif isinstance(event, TensorEvent) and event.id.kind == "loss":
-            break
-        elif isinstance(event, CollectiveEvent) and own(event.user or event.site):
-            at = relative(event.user or event.site)
-            calls[str(event), over(candidate.point, event.ranks), at] = None
+    ended = False
+    for event in next(filter(_has_loss, candidate.ranks), candidate.ranks[0]).events:
+        if isinstance(event, TensorEvent):
+            if event.id.kind == "loss":
+                break
+            if event.id.kind == "activation":
+                calls.clear()
+            ended = event.id.kind != "activation"
+        elif isinstance(event, CollectiveEvent) and own(event.user or event.site) and not ended:
+            at, axes = relative(event.user or event.site), over(candidate.point, event.ranks)
+            if axes and not event.backward and event.peer is None:
+                calls[str(event), axes, at] = None
     return [*calls][:_MOST_OF_LOSS_CALLS]
+
+
+def _has_loss(rank: RankTrace) -> bool:
+    return any(id.kind == "loss" for id in rank.tensors)
 
 
 def apart(clause: str, line: str, source: str) -> str:

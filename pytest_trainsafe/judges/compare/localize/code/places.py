@@ -1,7 +1,6 @@
 """Finds the source line of a fault outside the modules, such as a reduction or an optimizer step.
 
-Reads the lines that the recorder stored.  Called by `judges.compare.localize.description`, and by
-`judges.compare.localize.search` if nothing was localised.
+Reads the lines that the recorder stored, for `localize/description.py` and `localize/search.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.held import unheld_in_both
 from pytest_trainsafe.judges.compare.localize.blame import Phase
+from pytest_trainsafe.judges.compare.localize.code.drifted import Drift
 from pytest_trainsafe.judges.compare.localize.code.lines import (
     NOWHERE,
     Place,
@@ -118,7 +118,8 @@ class Places:
             case "clearing":
                 found = self._does("step")
             case "optimizer":
-                found = self._optimizer()
+                found = Drift(self.candidate, self.reference, comparison, {*targets}).place()
+                found = found if found[0] else self._optimizer()
             case "unheld":
                 found = UnheldLines(self.candidate, self.reference, comparison, {*targets}).place()
             case _:

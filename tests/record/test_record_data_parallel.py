@@ -132,9 +132,7 @@ def fsdp_over_a_checkpoint_wrapper(ctx: Context, model: nn.Module) -> tuple[nn.M
     return fsdp(ctx, model)
 
 
-def fsdp_inside_a_checkpoint_wrapper(
-    ctx: Context, model: nn.Module
-) -> tuple[nn.Module, nn.Module]:
+def fsdp_inside_a_checkpoint_wrapper(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
     fsdp(ctx, model)
     model[0] = checkpoint_wrapper(model[0])  # type: ignore[index, operator]
     return model, model

@@ -28,6 +28,9 @@ from pytest_trainsafe.arithmetic.packing import (
     unpack,
 )
 
+#: The largest number of norms that are scaled at once.  Adam divides the root of each element by
+#: a constant, but squares none of them, so their squares are not worth the time.
+_NORMS = 1024
 _PER_1024 = bits_of(field.inverse(packed(1024)))
 
 
@@ -41,6 +44,7 @@ class Residues(Numbers):
     - m + log(sum(exp(x - m))) = log(sum(exp(x))) for such an m, so log-sum-exp may take any maximum
       as its shift, those of parts, or none;
     - sqrt(x * y) = sqrt(x) * sqrt(y), sqrt(1 / x) = 1 / sqrt(x), and sqrt(x) ** 2 = x;
+    - (c * sqrt(x)) ** 2 = c ** 2 * x for a constant c and few x, such as norms;
     - a random number stands for pi.
 
     Not known, so equal programs may be found different:
@@ -169,13 +173,31 @@ class Residues(Numbers):
         self.multiplications += 1
         if x is y:
             return self.square(x)
-        x, y = self.lift(x), self.lift(y)
+        if not isinstance(y, torch.Tensor):
+            return self._times(self.lift(x), self.lift(y))
+        if not isinstance(x, torch.Tensor):
+            return self._times(self.lift(y), self.lift(x))
+        return self._multiply(self.lift(x), self.lift(y))
+
+    def _multiply(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         a, b = bits_of(x), bits_of(y)
         if _strange(a, b):
             return _with_infinities(torch.mul, field.multiply, (x, y), signs=False)
         product = numbers_of(field.product_of(a, b))
         if x.shape == y.shape and self._noted.may_have(a) and bool((same := x == y).any()):
             return torch.where(same, self.square(x), product)
+        return product
+
+    def _times(self, x: torch.Tensor, constant: torch.Tensor) -> torch.Tensor:
+        """The product by a constant, with (c * sqrt(x)) ** 2 = c ** 2 * x for few x.
+
+        DTensor so divides a norm by sqrt(n), where n ranks are to add up its square.
+        """
+        product = self._multiply(x, constant)
+        known = self._squares.find(x) if x.numel() <= _NORMS else None
+        if known is not None and not _strange(bits_of(constant)):
+            squares = field.multiply(known[1][known[0]], self.square(constant))
+            self._squares.note(product[known[0]], squares)
         return product
 
     def square(self, x: Value) -> torch.Tensor:
@@ -209,7 +231,8 @@ class Residues(Numbers):
         found = self._inverses.get(y)  # as of a count or a learning rate, by which many divide
         if found is None:
             found = self._inverses[y] = self.inverse(y)
-        return self.multiply(x, found)
+        self.multiplications += 1
+        return self._times(self.lift(x), found)
 
     def linear(self, function: Callable[..., torch.Tensor], *xs: Value) -> torch.Tensor:
         lifted = tuple(map(self.lift, xs))

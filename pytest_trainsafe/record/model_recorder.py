@@ -91,7 +91,7 @@ class ModelRecorder:
         )
         self._attach_to_modules(names)
         self._parameters = self._parameter_recorder(changes)
-        self._attach_to_parameters(names)
+        self._attach_to_parameters()
         self._buffers = BufferRecorder(run.spec, run.clock, run.writer, watched.annotations, names)
         self._reductions = Reductions(
             run.clock, run.writer, self._point, watched.parameters.values()
@@ -190,11 +190,13 @@ class ModelRecorder:
             replacer=changes.gradients if watched.engine is None else None,
         )
 
-    def _attach_to_parameters(self, names: dict[nn.Module, str]) -> None:
+    def _attach_to_parameters(self) -> None:
         if self._watched.engine is not None:
             self._parameters.unscaled = self._watched.engine.unscaled
         self._parameters.attach()
-        self._parameters.attach_to_unsharded(names)
+        # All modules: `fully_shard` may have been applied to a wrapper, whose name another has.
+        parts = self._watched.parts
+        self._parameters.attach_to_unsharded(each for _, part in parts for each in part.modules())
 
     def write_initial(self, filled: Mapping[int, Filled]) -> None:
         """Writes the values before the first step.

@@ -149,6 +149,8 @@ def test_cross_entropy_over_parts_of_the_vocabulary_is_cross_entropy():
         (lambda x: torch.sqrt(x * x + 1) ** 2, lambda x: x * x + 1),
         (lambda x: torch.sqrt((x * x + 1) / 3), lambda x: torch.sqrt(x * x + 1) / math.sqrt(3)),
         (lambda x: torch.rsqrt(x * x + 1).pow(2), lambda x: 1 / (x * x + 1)),
+        (lambda x: (torch.sqrt(x * x + 1) / math.sqrt(2)) ** 2, lambda x: (x * x + 1) / 2),
+        (lambda x: (3 * (2 / torch.sqrt(x * x + 1))) ** 2, lambda x: 36 / (x * x + 1)),
         (functional.gelu, lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))),
         (torch.relu, lambda x: x.clamp(min=0)),
         (torch.abs, lambda x: torch.maximum(x, -x)),
@@ -170,6 +172,8 @@ def test_identities_of_training_code_hold(one, other):
         (torch.sin, torch.cos),
         (torch.relu, lambda x: x),
         (lambda x: x / math.sqrt(8), lambda x: x / 8),
+        (lambda x: (torch.sqrt(x * x + 1) / math.sqrt(2)) ** 2, lambda x: (x * x + 1) / 4),
+        (lambda x: (torch.sqrt(x * x + 1) / 2) ** 2, lambda x: (x * x + 1) / 2),
         (lambda x: x * 1e-6, lambda x: x * 1e-7),
         (lambda x: x, lambda x: x.to(torch.float8_e4m3fn).to(torch.float64)),
         (

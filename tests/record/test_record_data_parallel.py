@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed._composable import replicate_with_fsdp
 from torch.distributed._composable.replicate import DDP, replicate
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     FullyShardedDataParallel,
@@ -44,7 +45,8 @@ def train_wrapped(wrap: Wrap, annotations: Any = None, late: bool = False) -> An
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ctx.point.world_size)
         model = small()
         called, watched = (model, model) if late else wrap(ctx, model)
-        ctx.watch(watched, torch.optim.SGD(watched.parameters(), lr=0.1), annotations)
+        optimizer = torch.optim.SGD(watched.parameters(), lr=0.1)
+        ctx.watch(watched, optimizer, annotations)
         if late:
             called, _ = wrap(ctx, model)
         for module in (*called.modules(), *model.modules()):
@@ -53,8 +55,11 @@ def train_wrapped(wrap: Wrap, annotations: Any = None, late: bool = False) -> An
                 module.require_backward_grad_sync = False
             if isinstance(module, DDP):
                 module.set_requires_gradient_sync(False)
-        with ctx.step(), ctx.microbatch(0):
-            called(X[0]).square().sum().backward()
+        with ctx.step():
+            with ctx.microbatch(0):
+                called(X[0]).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
     return train
 
@@ -119,6 +124,17 @@ def replicated_with(hook: Any) -> Wrap:
 def fsdp(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
     fully_shard(model[0], mesh=ctx.mesh["dp"])  # type: ignore[index]
     fully_shard(model, mesh=ctx.mesh["dp"])
+    return model, model
+
+
+def fsdp_over_a_checkpoint_wrapper(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    model[0] = checkpoint_wrapper(model[0])  # type: ignore[index, operator]
+    return fsdp(ctx, model)
+
+
+def fsdp_inside_a_checkpoint_wrapper(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    fsdp(ctx, model)
+    model[0] = checkpoint_wrapper(model[0])  # type: ignore[index, operator]
     return model, model
 
 
@@ -265,10 +281,19 @@ def test_gradient_annotations_take_precedence_over_detected_wrappers(
     assert run.rank.note("averages") == []
 
 
-@pytest.mark.parametrize("wrap", [fsdp, hybrid, fsdp_over_cp])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        fsdp,
+        fsdp_over_a_checkpoint_wrapper,
+        fsdp_inside_a_checkpoint_wrapper,
+        hybrid,
+        fsdp_over_cp,
+    ],
+)
 def test_micro_batch_gradients_under_fsdp2_are_recorded_unsharded(record: Any, wrap: Wrap) -> None:
-    points: dict[Wrap, dict[str, int]] = {fsdp: DP, hybrid: {"dp": 4}, fsdp_over_cp: BOTH}
-    point = points[wrap]
+    points: dict[Wrap, dict[str, int]] = {hybrid: {"dp": 4}, fsdp_over_cp: BOTH}
+    point = points.get(wrap, DP)
     run = record(train_wrapped(wrap), point=point)
     shapes = {
         id.path: event.shape for id, event in run.rank.tensors.items() if id.kind == "param_grad"

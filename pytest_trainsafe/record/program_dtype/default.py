@@ -8,6 +8,7 @@ float64, and the scalars that torch's optimizers store, such as NAdam's product 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -75,6 +76,8 @@ class ProgramDefault:
         """Replaces `torch.set_default_dtype`: notes the program's default, and keeps torch's."""
         if not getattr(d, "is_floating_point", False):
             self._set_default(d)  # raises torch's own error
+        if str(sys._getframe(1).f_globals.get("__name__")).startswith("torch._dynamo."):
+            return  # torch.compile restores the default that it read, which is not the program's
         # The program reads float64 as its default.  If it sets that again after another dtype, it
         # restores what it read.
         if d is torch.float64 and self._before is not None:

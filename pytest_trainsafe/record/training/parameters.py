@@ -83,6 +83,7 @@ class ParameterRecorder:
         self.annotations = annotations
         self.optimizer_stepped = False
         self._main_written: set[str] = set()
+        self._main_held: set[str] = set()
         self._seen_by_wrapper: dict[str, RankTensor] = {}
         self._versions: list[int] = []
         self._skipping = ""
@@ -124,6 +125,7 @@ class ParameterRecorder:
         """Resets the state of the step; hooks parameters that now require gradients."""
         self.optimizer_stepped = False
         self._main_written.clear()
+        self._main_held.clear()
         self._skipping = ""
         for name, parameter in self.parameters.items():
             if parameter.requires_grad and name not in self._hooked:
@@ -236,9 +238,10 @@ class ParameterRecorder:
                 f"the micro-batch gradients of {name}, which FSDP2 reduced before they could be "
                 "recorded"
             )
-            if name in self._with_gradient or text in self._noted or parameter.grad is None:
+            if name in self._with_gradient or text in self._noted:
                 continue
-            if is_dtensor(parameter):
+            # By now the program may have freed the gradient that its optimizer used.
+            if name in self._main_held and is_dtensor(parameter):
                 self.writer.add(NoteEvent("local", f"param_grad {name}"))
                 self._note_not_compared(text)
 
@@ -305,6 +308,7 @@ class ParameterRecorder:
         held = {name: held for name, held in self._held_main_grads() if name in to_write}
         if held:
             self._main_written |= to_write
+            self._main_held |= held.keys()
         for name, gradient in held.items():
             self._add("main_grad", name, gradient)
         if replace and held and self._replacer is not None:

@@ -176,6 +176,24 @@ def test_a_default_dtype_that_the_program_sets_decides_what_it_draws() -> None:
     assert torch.get_default_dtype() is torch.float32
 
 
+@pytest.mark.parametrize("own", [torch.float32, torch.bfloat16])
+def test_a_compilation_does_not_change_what_the_program_draws(own: torch.dtype) -> None:
+    def draw(dtype: torch.dtype, generator: torch.Generator | None) -> torch.Tensor:
+        if own is not torch.float32:
+            torch.set_default_dtype(own)
+        before = torch.zeros(2)
+        torch.compiler.reset()  # else it compiles once for all tests
+        compiled = torch.compile(lambda x: x + 1, backend="eager")
+        assert compiled(before).dtype is before.dtype
+        drawn = torch.randn(SHAPE).to(dtype)
+        torch.set_default_dtype(torch.float32)
+        return drawn
+
+    plain, _ = _drawn(torch.float32, draw, own=False)
+    wide, _ = _drawn(torch.float64, draw, own=False)
+    assert torch.equal(wide, plain.double())
+
+
 def test_a_program_with_float64_as_its_default_draws_in_float64_at_every_rung() -> None:
     def draw(dtype: torch.dtype, generator: torch.Generator | None) -> torch.Tensor:
         torch.set_default_dtype(torch.float64)

@@ -21,8 +21,8 @@ from pytest_trainsafe.align.updates import ends
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.layout import Partial
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.core.usage import nearest
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.declarations.unmatched import unmatched
 from pytest_trainsafe.judges.compare.explain.numbering import misnumbered
 from pytest_trainsafe.judges.compare.explain.on_some_ranks import on_some_ranks
 from pytest_trainsafe.judges.compare.kinds.buffers import OWN_DATA, Buffers
@@ -143,18 +143,7 @@ class _Comparing(Parameters):
 
     def annotations(self) -> None:
         """Add a failing finding for each annotation that matches nothing on any rank."""
-        ranks = self.rung.candidate.ranks
-        unmatched = set.intersection(*(set(rank.note("unmatched_annotation")) for rank in ranks))
-        names = {part for id in self.held for part in (id.module, id.path) if part}
-        ends = {".".join(each.split(".")[-n:]) for each in names for n in (1, 2)}
-        for pattern in sorted(unmatched):
-            meant = nearest(pattern.partition(": ")[2], sorted(ends))
-            message = (
-                f"the annotation {pattern} matches nothing in the candidate's model{meant}; "
-                "correct its pattern (fnmatch syntax, for a full dotted name or the end of one) or "
-                "remove it"
-            ).replace("?;", "?")
-            finding = Finding(verdict="fail", judge="align", check="annotation", message=message)
+        for finding in unmatched(self.rung.candidate):
             self.add(-1, finding)
 
     def tensor(self, order: int, id: TensorId) -> None:

@@ -22,7 +22,6 @@ from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.layout import Partial
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.declarations.unmatched import unmatched
 from pytest_trainsafe.judges.compare.explain.numbering import misnumbered
 from pytest_trainsafe.judges.compare.explain.on_some_ranks import on_some_ranks
 from pytest_trainsafe.judges.compare.kinds.buffers import OWN_DATA, Buffers
@@ -37,6 +36,7 @@ from pytest_trainsafe.judges.compare.tensors.tensor import judge_allowed, judge_
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
     Tolerance,
 )
+from pytest_trainsafe.judges.compare.unmatched import unmatched
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.trace.local_key_paths import is_local
 from pytest_trainsafe.trace.reader import Trace

@@ -110,9 +110,7 @@ def nested(rung: RungTraces) -> RungTraces:
     """The rung of a model whose first layer is inside its second one."""
     names = {"norm": "attn.o", "fc1": "attn"}
 
-    def renamed(trace: Trace | None) -> Trace | None:
-        if trace is None:
-            return None
+    def renamed(trace: Trace) -> Trace:
         ranks = [
             dataclasses.replace(
                 rank,
@@ -125,8 +123,14 @@ def nested(rung: RungTraces) -> RungTraces:
         ]
         return Trace(trace.path, trace.manifest, ranks)
 
-    roles = ("candidate", "reference", "perturbed", "shadow")
-    return dataclasses.replace(rung, **{role: renamed(getattr(rung, role)) for role in roles})
+    assert rung.perturbed is not None
+    return dataclasses.replace(
+        rung,
+        candidate=renamed(rung.candidate),
+        reference=renamed(rung.reference),
+        perturbed=renamed(rung.perturbed),
+        shadow=renamed(rung.shadow) if rung.shadow is not None else None,
+    )
 
 
 @pytest.mark.parametrize(("wrong", "reduced"), [("fc2", True), ("fc1", False)])
@@ -135,9 +139,9 @@ def test_beside_a_fault_a_sum_is_proposed_if_the_module_around_it_is_right(
 ) -> None:
     sums = terms("activation", "norm", "tp")
 
-    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
         fault = (record.id.kind, record.id.module) == ("activation", wrong)
-        return part * 1.5 if fault else sums(record, at, part)  # type: ignore[operator]
+        return part * 1.5 if fault else sums(record, at, part)
 
     rung = undeclared(bench.rung(Point.of(tp=2), edit, dtype="float64"), over_tp)
     found, text = proposed(nested(rung))

@@ -123,9 +123,9 @@ class Traces:
         """The Trace that measures the rounding in `dtype`; None if none does."""
         return self.measuring if rung_named(dtype).measured_by else None
 
-    def prefetch(self, dtype: str) -> None:
-        """Starts the Runs that `at` and `perturbed` will wait for."""
-        for spec in self.needed(dtype):
+    def prefetch(self, dtype: str, *, noise: bool = True) -> None:
+        """Starts the Runs that `at` will wait for and, with `noise`, those of `perturbed`."""
+        for spec in self.needed(dtype, noise=noise):
             self.runs.start(spec)
 
     def stop_if_hung(self, dtypes: Sequence[str]) -> None:
@@ -138,11 +138,14 @@ class Traces:
         for number, spec in enumerate(specs[:-1], 1):
             self.runs.give_up_if_hung(spec, specs[number:])
 
-    def needed(self, dtype: str) -> list[RunSpec]:
-        """The RunSpecs of the Runs that `at` and `perturbed` will wait for, if already known."""
+    def needed(self, dtype: str, *, noise: bool = True) -> list[RunSpec]:
+        """The RunSpecs of the Runs that `at` will wait for, if already known.
+
+        With `noise`, those that `perturbed` will wait for too.
+        """
         rung = rung_named(dtype)
         # If casts matter, the size of the noise is known after the reference has run.
-        noisy = self.role == "reference" and not rung.exact and not rung.casts
+        noisy = noise and self.role == "reference" and not rung.exact and not rung.casts
         if rung.awaits_decisions and self.replay is None and not self.foreseen():
             # A Run that replays decisions is requested once the decisions are recorded.
             return [self.spec(rung.decided_by or dtype)] if self.role == "reference" else []

@@ -82,6 +82,26 @@ def test_the_next_tests_runs_are_launched_before_the_run_with_noise_has_ended(be
     assert rung.perturbed is not None
 
 
+def test_the_noise_of_later_rungs_trains_after_that_of_the_first_rung(bench: Bench) -> None:
+    made: list[str] = []
+
+    class Logging(Runs):
+        def prefetch(self, dtype: str, *, noise: bool = True) -> None:
+            if noise and f"noise of {dtype}" not in made and dtype != RUNGS[0]:
+                made.append(f"noise of {dtype}")
+
+        def prefetch_perturbed(self, dtype: str, samples: Any) -> None:
+            if f"noise of {dtype}" not in made:
+                made.append(f"noise of {dtype}")
+
+    found = {dtype: bench.rung(POINT, healthy, dtype).candidate for dtype in RUNGS}
+    candidate: Any = Runs(bench, found, ())
+    reference: Any = Logging(bench, {}, ())
+    climb(candidate, reference, (), ())
+
+    assert made == [f"noise of {dtype}" for dtype in RUNGS]
+
+
 def test_no_rung_is_judged_after_the_first_failing_one(bench: Bench) -> None:
     report, candidate, summary = climbed(bench, {"float32": twice, "bfloat16": twice})
     assert candidate.asked == ["float64", "float32"]

@@ -34,7 +34,7 @@ class Runs:
             scheduler=self, notes={}, reused={}, look_ahead=lambda: self.asked.append("ahead")
         )
 
-    def prefetch(self, dtype: str) -> None:
+    def prefetch(self, dtype: str, *, noise: bool = True) -> None:
         pass
 
     def stop_if_hung(self, dtypes: tuple[str, ...]) -> None:

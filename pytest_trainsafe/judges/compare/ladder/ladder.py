@@ -58,9 +58,9 @@ def climb(
     case = candidate.case
     accepted = {*accept, *case.settings.accept}
     require_known(accepted)
-    for dtype in case.rungs:
+    for number, dtype in enumerate(case.rungs):
         candidate.prefetch(dtype)  # first, because the look-up of a cached reference takes time
-        reference.prefetch(dtype)
+        reference.prefetch(dtype, noise=not number)
     measuring = _measuring(case)
     if measuring and measuring not in case.program.traits.dtypes:
         reference.prefetch(measuring)
@@ -131,7 +131,12 @@ class _Ladder:
         """
 
         def ahead() -> None:
-            """Launch the next test's Runs if all Runs that this test needs are known."""
+            """Launch the Runs with noise of later rungs, which are needed after this one's.
+
+            Then launch the next test's Runs, if all Runs that this test needs are known.
+            """
+            for later in self.candidate.case.rungs:
+                self.reference.prefetch(later)
             if last or self.candidate.foreseen():
                 self.candidate.runs.look_ahead()
 

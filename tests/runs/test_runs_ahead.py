@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from pytest_trainsafe.launch.console.console import Console
 from pytest_trainsafe.runs.ahead import NEXT, look
 
 HEADER = """
@@ -90,3 +93,16 @@ def test_no_test_is_noted_after_the_last_one(project: pytest.Pytester) -> None:
     [item] = project.getitems(HEADER)
     look(item, None)
     assert item.config.stash[NEXT] is None
+
+
+def test_no_test_is_noted_while_ranks_write_to_the_terminal(project: pytest.Pytester) -> None:
+    first, second = project.getitems(
+        HEADER + "@swept\ndef test_next(candidate_trace, shared): pass"
+    )
+    look(first, second)
+    console = Console(os.open(os.devnull, os.O_WRONLY), os.open(os.devnull, os.O_WRONLY))
+    try:
+        look(second, first)
+    finally:
+        console.close()
+    assert first.config.stash[NEXT] is None

@@ -61,8 +61,8 @@ def look(item: pytest.Item, following: pytest.Item | None) -> None:
     No Runs are launched ahead if ranks write to the terminal, where their lines would be taken for
     those of `item`.
     """
-    alone = following is None or current() is not None
-    case = None if alone else _case(item, following)
+    alone = current() is not None
+    case = None if alone or following is None else _case(item, following)
     item.config.stash[NEXT] = NextTest(case, LaunchEnvironment.now()) if case is not None else None
 
 

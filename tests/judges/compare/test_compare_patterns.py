@@ -8,7 +8,8 @@ import pytest
 import torch
 from syrupy.assertion import SnapshotAssertion
 
-from pytest_trainsafe.core.layout import Shard
+from pytest_trainsafe.align.merge import Part
+from pytest_trainsafe.core.layout import Flat, Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.patterns.catalogue import PATTERNS, explain
@@ -251,6 +252,31 @@ def test_wrong_rows_of_every_rank_are_named_with_the_rows_that_each_rank_holds()
         "12-17, rank 3 has 18-23"
     )
     assert found.axis == ""
+
+
+def test_copies_that_are_cut_at_other_rows_are_named_with_the_rows_of_each() -> None:
+    """As two stages' copies of a tied embedding are whose shards are summed."""
+    reference = reference_tensor()
+    rows, columns = reference.shape
+    point, first = Point.of(pp=2, dp=2), {0: 6, 1: 8}
+    parts = []
+    for rank in range(point.world_size):
+        at = point.coordinates(rank)
+        begin, end = (0, first[at["pp"]]) if at["dp"] == 0 else (first[at["pp"]], rows)
+        flat = Flat(begin * columns, (end - begin) * columns, (rows, columns), ("dp",))
+        parts.append(
+            Part(rank, at, reference.reshape(-1)[begin * columns : end * columns], (flat,))
+        )
+    value = reference.clone()
+    value[6:8] += like("noise", reference)[6:8]
+    wrong = WrongTensor(value, reference, parts, point.sizes, 1e-6, kind="main_grad")
+
+    found = explain(wrong)
+    assert found is not None
+    assert found.text == (
+        "wrong only in rows 6-7 of 24 in dimension 0; dimension 0 is cut over dp, not alike: "
+        "at pp=0, rank 0 has 0-5, rank 1 has 6-23; at pp=1, rank 0 has 0-7, rank 1 has 8-23"
+    )
 
 
 def test_wrong_rows_inside_a_part_are_reported_as_inside_it() -> None:

@@ -6,7 +6,7 @@ A region is one mask per dimension; an element belongs to it if every mask conta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -192,18 +192,37 @@ def _owner(dim: int, mask: torch.Tensor, wrong: WrongTensor) -> tuple[str, str]:
 def _holders(region: Region, wrong: WrongTensor) -> str:
     """The rows that each rank holds of the first dimension of a region that one axis divides.
 
+    Ranks that differ on another axis, as stages do that each have a copy, may divide it otherwise.
     "" if there is none, or if the ranks or their ranges of rows are too many.
     """
     for dim, mask in enumerate(region):
         axes = _axes(wrong.parts, dim)
         if bool(mask.all()) or len(axes) != 1 or wrong.sizes[axes[0]] > MAX_HOLDERS:
             continue
-        found = {part.coordinates[axes[0]]: _indices(part, dim, wrong) for part in wrong.parts}
-        rows = {rank: _runs(each) for rank, each in sorted(found.items()) if len(each)}
-        if len(rows) == wrong.sizes[axes[0]] and all(len(r) <= MAX_RUNS for r in rows.values()):
-            held = ", ".join(f"rank {rank} has {', '.join(each)}" for rank, each in rows.items())
-            return f"; dimension {dim} is cut over {axes[0]}: {held}"
+        cuts: dict[tuple[tuple[str, int], ...], dict[int, list[str]]] = {}
+        for part in sorted(wrong.parts, key=lambda each: each.coordinates[axes[0]]):
+            at = tuple((a, c) for a, c in part.coordinates.items() if a not in axes)
+            cuts.setdefault(at, {})[part.coordinates[axes[0]]] = _runs(_indices(part, dim, wrong))
+        found = {at: rows for at, rows in cuts.items() if all(rows.values())}
+        whole = all(len(rows) == wrong.sizes[axes[0]] for rows in found.values())
+        short = all(len(runs) <= MAX_RUNS for rows in found.values() for runs in rows.values())
+        if found and whole and short:
+            return f"; dimension {dim} is cut over {axes[0]}{_ways(found, wrong)}"
     return ""
+
+
+def _ways(
+    cuts: Mapping[tuple[tuple[str, int], ...], Mapping[int, Sequence[str]]], wrong: WrongTensor
+) -> str:
+    """The rows of each rank, once if they are alike at all coordinates of the other axes."""
+    texts: dict[str, str] = {}
+    for at, rows in cuts.items():
+        held = ", ".join(f"rank {rank} has {', '.join(each)}" for rank, each in rows.items())
+        where = " ".join(f"{axis}={place}" for axis, place in at if wrong.sizes[axis] > 1)
+        texts.setdefault(held, where)
+    if len(texts) == 1:
+        return f": {next(iter(texts))}"
+    return ", not alike: " + "; ".join(f"at {where}, {held}" for held, where in texts.items())
 
 
 def _axes(parts: Sequence[Part], dim: int) -> list[str]:

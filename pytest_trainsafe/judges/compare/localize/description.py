@@ -57,7 +57,7 @@ from pytest_trainsafe.judges.compare.localize.gradients import (
     unsummed,
 )
 from pytest_trainsafe.judges.compare.localize.inputs import Compared
-from pytest_trainsafe.judges.compare.localize.of_modules import of_modules
+from pytest_trainsafe.judges.compare.localize.of_modules import given_beside, of_modules
 from pytest_trainsafe.judges.compare.localize.terms import reasons
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.sweep.program import Program
@@ -209,7 +209,8 @@ class _Description:
                 modules = name_list([f.target or "the root module" for f in group], "module")
                 return f"the buffers are wrong after the forward of {modules}"
             case "loss":
-                return f"the loss that {self.program} reports is wrong{self.clears_the_model()}"
+                cleared = self.clears_the_model() or given_beside(self.faults)
+                return f"the loss that {self.program} reports is wrong{cleared}"
             case "norm":
                 return norm_text(self.comparison, self.rung, self.compared)
             case "weights":

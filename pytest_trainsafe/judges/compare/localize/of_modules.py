@@ -70,3 +70,17 @@ def of_modules(
         f"the backward of {where}: given equal gradients of {its} output, the gradients of "
         f"{its} inputs differ"
     )
+
+
+def given_beside(faults: Sequence[Fault]) -> str:
+    """A clause on a wrong loss beside a module's wrong backward, if every forward agrees; else "".
+
+    What reaches the loss from the module is then none of its outputs.
+    """
+    names = [each.target or _ROOT for each in faults if each.phase == "backward" and each.between]
+    if not names or any(each.phase == "forward" for each in faults):
+        return ""
+    return (
+        f"; the outputs of modules agree, so look at what {name_list(names, 'module')} gives the "
+        "loss beside its output, such as an auxiliary loss"
+    )

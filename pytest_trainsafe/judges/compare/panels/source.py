@@ -237,7 +237,8 @@ def _named(located: Located, phase: str, constructed: bool) -> dict[str, str]:
 
     That is the line that calls the modules of a module whose own forward is wrong, the backward of
     an autograd function if a backward is wrong, or the construction of an optimizer whose settings
-    differ (`constructed`); else the line at fault.
+    differ (`constructed`); else the line at fault.  If the loss is wrong beside a backward, what is
+    wrong is in the forward, too, which functions of its backward do not show.
     """
     own, *others = located.what.split("; ")
     places = {located.source: own}
@@ -245,7 +246,8 @@ def _named(located: Located, phase: str, constructed: bool) -> dict[str, str]:
         for place in _PLACE.findall(clause):
             places.setdefault(place, clause)
     telling = _CONSTRUCTED if constructed else _TELLING.get(phase)
-    if telling is None or (phase == "unheld" and _AS_DUE not in own):
+    beside = phase == "backward" and "loss" in {each for each, _ in located.faults}
+    if telling is None or beside or (phase == "unheld" and _AS_DUE not in own):
         return places
     lead = [place for place, clause in places.items() if telling.match(clause)]
     return {place: places[place] for place in dict.fromkeys((*lead, *places))}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault
 from pytest_trainsafe.judges.compare.localize.description import located
+from pytest_trainsafe.judges.compare.localize.of_modules import given_beside
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Made, Site
 from pytest_trainsafe.trace.schema import ModuleEvent, NoteEvent
@@ -146,3 +149,20 @@ def test_the_line_that_calls_the_model_is_not_said_to_make_an_output_in_it(tmp_p
     site = Site("model", "/env/lib/site-packages/framework/loop.py:5", "/me/fit.py:9")
     found = located_faults(noting(wrong, site, Made("output", "norm", "/me/fit.py:9")))
     assert found.what == "module class Norm; the model is called at /me/fit.py:9"
+
+
+@pytest.mark.parametrize(
+    ("faults", "said"),
+    [
+        ([Fault("backward", "moe", between=True), Fault("loss", PROGRAM)], True),
+        ([Fault("backward", "moe"), Fault("loss", PROGRAM)], False),
+        ([Fault("forward", "fc1"), Fault("backward", "moe", between=True)], False),
+    ],
+    ids=["its own backward", "a layer's backward", "a forward too"],
+)
+def test_a_wrong_loss_beside_a_backward_alone_is_what_the_module_gives_it(
+    faults: list[Fault], said: bool
+) -> None:
+    text = "so look at what moe gives the loss beside its output, such as an auxiliary loss"
+    assert given_beside(faults).endswith(text) == said
+    assert bool(given_beside(faults)) == said

@@ -205,6 +205,17 @@ def test_a_wrong_backward_shows_the_autograd_function_first_and_each_place_with_
     ]
 
 
+def test_beside_a_wrong_loss_the_forward_of_a_wrong_backward_is_shown_first(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    what = f"module class Up; its backward runs Sum.backward at {path}:7"
+    judgement = judged(IDS, {tensor("layers.1.up", "activation_grad"): 1e-2})
+    faults = (("backward", "layers.1.up"), ("loss", ""))
+
+    shown = shown_at(judgement, Located((), f"{path}:1", what, faults))
+    assert next(line for line, _ in shown) == "def forward(self, x):"
+
+
 def test_a_module_that_calls_its_own_wrongly_shows_the_line_of_the_call_first(
     tmp_path: Path,
 ) -> None:

@@ -234,10 +234,8 @@ class ParameterRecorder:
         if not self._with_gradient or not self.spec.records("param_grad"):
             return
         for name, parameter in self.parameters.items():
-            text = (
-                f"the micro-batch gradients of {name}, which FSDP2 reduced before they could be "
-                "recorded"
-            )
+            why = "which FSDP2 reduced before they could be recorded"
+            text = f"the micro-batch gradients of {name}, {why}"
             if name in self._with_gradient or text in self._noted:
                 continue
             # By now the program may have freed the gradient that its optimizer used.

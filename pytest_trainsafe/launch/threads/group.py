@@ -127,15 +127,14 @@ class _Reduced(_Work):
 
     A program that reads it before, or never waits, does not see it.  If the program has changed an
     input since the call, the result is NaN: a backend may read the input until it is waited for.
+    `taken` are these inputs, none of a call that waits itself.
     """
 
-    def __init__(
-        self, group: TurnGroup, inputs: Tensors, outputs: Tensors, values: Tensors
-    ) -> None:
+    def __init__(self, group: TurnGroup, taken: Tensors, outputs: Tensors, values: Tensors) -> None:
         super().__init__(group, outputs, None)
         self._values: list[torch.Tensor] | None = list(values)
         with below_python():
-            self._taken = [(each, each.detach().clone()) for each in inputs]
+            self._taken = [(each, each.detach().clone()) for each in taken]
 
     def _complete(self) -> None:
         values, self._values = self._values, None
@@ -204,7 +203,7 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
     # Collectives.
 
     def _call(self, given: Given, opts: Any = None) -> _Collective:
-        given.is_async = bool(getattr(opts, "asyncOp", True))
+        given.is_async = _is_async(opts)
         line = ledger.note(given.op, self.key, given.inputs, given.reduction, given.root)
         meeting = self.meetings.call(self.key, self.at, given, line)
         flight = None
@@ -228,7 +227,7 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         tensors = _listed(tensors)
         op = ReduceOp.SUM if opts is None else opts.reduceOp
         if (values := self._by_mode(tensors, op)) is not None:
-            return _Reduced(self, tensors, tensors, values)
+            return _Reduced(self, tensors if _is_async(opts) else (), tensors, values)
         return self._call(Given("all_reduce", list(tensors), list(tensors), op), opts)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> _Work:
@@ -240,7 +239,8 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         root = opts.rootRank
         outputs = list(tensors) if root == self.at else []
         if (values := self._by_mode(tensors, opts.reduceOp)) is not None:
-            return _Reduced(self, tensors, outputs, values if outputs else [])
+            taken = tensors if _is_async(opts) else ()
+            return _Reduced(self, taken, outputs, values if outputs else [])
         return self._call(Given("reduce", list(tensors), outputs, opts.reduceOp, root), opts)
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> _Work:
@@ -273,7 +273,8 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         flat = [tensor for each in inputs for tensor in each]
         op = ReduceOp.SUM if opts is None else opts.reduceOp
         if (values := self._by_mode(flat, op)) is not None:
-            return _Reduced(self, flat, outputs, values[self.at :: self.size()])
+            taken = flat if _is_async(opts) else ()
+            return _Reduced(self, taken, outputs, values[self.at :: self.size()])
         return self._call(Given("reduce_scatter", flat, list(outputs), op), opts)
 
     def reduce_scatter_single(self, output: Any, given: torch.Tensor, opts: Any = None) -> _Work:
@@ -364,3 +365,8 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.dtype is not torch.float64:
         return torch.equal(one, other)
     return torch.equal(one.contiguous().view(torch.int64), other.contiguous().view(torch.int64))
+
+
+def _is_async(opts: Any) -> bool:
+    """Whether the program waits for a call by its Work, as C++ code always does."""
+    return bool(getattr(opts, "asyncOp", True))

@@ -78,6 +78,14 @@ class Records:
     other: tuple[Frame, Ints] | None = field(default=None, kw_only=True)
     of_calls: bool = field(default=True, kw_only=True)
 
+    def only(self, kept: Bools) -> Records:
+        """The records of a mask, each with its counterpart."""
+        other = None if self.other is None else (self.other[0], self.other[1][kept])
+        rows, codes = self.rows[kept], self.codes[kept]
+        return Records(
+            rows, codes, self.features, frame=self.frame, other=other, of_calls=self.of_calls
+        )
+
 
 @dataclass(frozen=True)
 class CallGroup(Records):

@@ -178,14 +178,7 @@ def _pairs(
                     if name in _CONTENTS:
                         both &= told
                     if both.any():
-                        part = Records(
-                            found.rows[both],
-                            found.codes[both],
-                            found.features,
-                            frame=one,
-                            other=(other, groups[1].rows[to][both]),
-                        )
-                        yield api, part, place, name, (mine == its)[both]
+                        yield api, found.only(both), place, name, (mine == its)[both]
 
 
 def _collectives(frames: Sequence[Frame]) -> set[str]:

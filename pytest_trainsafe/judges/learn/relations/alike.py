@@ -127,15 +127,7 @@ def _pairs(frames: Sequence[Frame], attribute: str) -> Iterator[tuple[str, Recor
             kept[first] = False
             kept &= equal[first]
         if kept.any():
-            found = Records(
-                found.rows[kept],
-                found.codes[kept],
-                found.features,
-                frame=one,
-                other=(other, rows[1][to][kept]),
-                of_calls=False,
-            )
-            yield axes[0].removesuffix("_rank"), found, equal[kept]
+            yield axes[0].removesuffix("_rank"), found.only(kept), equal[kept]
 
 
 def _is_wrapped(frame: Frame) -> bool:

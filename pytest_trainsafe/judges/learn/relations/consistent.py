@@ -194,14 +194,7 @@ def _pairs(
                 compared |= both
                 passed |= both & (after[0][0] == after[1][0])
             if compared.any():
-                part = Records(
-                    found.rows[compared],
-                    found.codes[compared],
-                    found.features,
-                    frame=one,
-                    other=(other, rows[1][to][compared]),
-                    of_calls=False,
-                )
+                part = found.only(compared)
                 before = began = np.zeros(len(at), bool)
                 if name[1] == _CONTENT:
                     wraps = all(WRAPPER in frame.apis for frame in (one, other))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -17,33 +17,35 @@ _NODES = 4096
 def within(total: torch.Tensor, nodes: Collection[Any]) -> list[Any] | None:
     """Those of `nodes` that the graph of a tensor contains; None if it is too large to know."""
     left, found = set(nodes), []
-    waiting, seen = [total.grad_fn], set[Any]()
-    while waiting and left:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        if len(seen) == _NODES:
+    for node in _nodes(total):
+        if not left:
+            break
+        if node is None:
             return None
-        seen.add(node)
         if node in left:
             left.discard(node)
             found.append(node)
-        waiting += [each for each, _ in node.next_functions]
     return found
 
 
 def has_functions(total: torch.Tensor) -> bool:
     """Whether code in Python computes a derivative in the graph of a tensor, or it is too large."""
+    return any(node is None or function_of(node) is not None for node in _nodes(total))
+
+
+def _nodes(total: torch.Tensor) -> Iterator[Any]:
+    """The nodes of the graph of a tensor; None follows if it has more than are looked at."""
     waiting, seen = [total.grad_fn], set[Any]()
     while waiting:
         node = waiting.pop()
         if node is None or node in seen:
             continue
-        if len(seen) == _NODES or function_of(node) is not None:
-            return True
+        if len(seen) == _NODES:
+            yield None
+            return
         seen.add(node)
+        yield node
         waiting += [each for each, _ in node.next_functions]
-    return False
 
 
 def described(total: torch.Tensor) -> str:

@@ -202,6 +202,12 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{who}, in {self.dtype}{how}"
 
     @property
+    def follows(self) -> tuple[RunSpec, ...]:
+        """The Runs that must end before this one: whose decisions or checkpoint it continues."""
+        of = None if self.resume is None else self.resume.of
+        return tuple(spec for spec in (self.replay, of) if spec is not None)
+
+    @property
     def first_step(self) -> int:
         """The number of the first step: 0, or in a resumed Run the first after the checkpoint."""
         return self.resume.step if self.resume is not None and self.resume.of is not None else 0

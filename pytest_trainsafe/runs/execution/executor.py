@@ -152,7 +152,7 @@ class Executor:
             spec=spec,
             trace=str(trace),
             device=device,
-            replayed=str(order.earlier(spec.replay)) if spec.replay is not None else "",
+            replayed=str(order.trace_of(spec.replay)) if spec.replay is not None else "",
             checkpoint=_checkpoint(order, workdir),
             checkpoints=str(workdir / CHECKPOINTS),
             reads=str(workdir / "reads") if self.is_cached(spec) else "",
@@ -189,5 +189,5 @@ def _checkpoint(order: ScheduledRun, workdir: Path) -> str:
     if resume is None:
         return ""
     if resume.of is not None:
-        workdir = order.earlier(resume.of).parent
+        workdir = order.trace_of(resume.of).parent
     return str(workdir / "checkpoint")

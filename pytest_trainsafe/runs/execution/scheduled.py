@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,20 +18,24 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 class ScheduledRun:
     """A requested Run, the environment at the time of the request, and the Future of its result.
 
-    `earlier` waits for another Run, from whose checkpoint this one continues or whose decisions it
-    replays, and returns the folder of its trace.  The Run waits for the events in `behind` before
-    it joins the queue for slots.  `joined` is set when it is in the queue or needs no slots.
+    `earlier` has the Runs that it follows: from whose checkpoint it continues, or whose decisions
+    it replays.  The Run waits for the events in `behind` before it joins the queue for slots.
+    `joined` is set when it is in the queue or needs no slots.
     """
 
     spec: RunSpec
     launch_environment: LaunchEnvironment
-    earlier: Callable[[RunSpec], Path]
+    earlier: Mapping[RunSpec, Future[Run]]
     behind: tuple[threading.Event, ...] = ()
     stop: threading.Event = field(default_factory=threading.Event)
     joined: threading.Event = field(default_factory=threading.Event)
     run: Future[Run] = field(init=False)
     #: Shows the Run's stage on the session's board.
     enter: Enter = field(default=lambda stage, behind="": None)
+
+    def trace_of(self, earlier: RunSpec) -> Path:
+        """Waits for a Run that this one follows to end, and returns the folder of its trace."""
+        return self.earlier[earlier].result().trace.path
 
     @property
     def succeeded(self) -> bool:

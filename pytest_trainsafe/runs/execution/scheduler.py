@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.runs.cached.fingerprint import find_sources
@@ -83,11 +82,17 @@ class Scheduler:
         return [order.joined for order in orders if not order.joined.is_set()]
 
     def give_up(self, spec: RunSpec) -> None:
-        """Cancels or stops a Run, or deletes its files if it has finished; needs the lock."""
+        """Cancels or stops a Run, or deletes its files if it has finished; needs the lock.
+
+        The unfinished Runs that follow it are given up too: they could only fail.
+        """
         self.ahead.discard(spec)
         order = self.scheduled.pop(spec, None)
         if order is None:
             return
+        for other, later in list(self.scheduled.items()):
+            if spec in other.follows and not later.run.done():
+                self.give_up(other)
         order.stop.set()
         if not order.run.cancel():
             order.run.add_done_callback(self._delete)
@@ -121,9 +126,13 @@ class Scheduler:
         self.executor.groups.launchers.load(
             script=as_script(spec), scheduled=spec.schedule is not None
         )
-        # This Run waits for the other, so the other must not queue up behind it.
-        assert spec.replay is None or spec.replay in self.scheduled, spec
-        order = self.scheduled[spec] = ScheduledRun(spec, around, self._trace_of)
+        # A Run waits only for Runs that were scheduled before it, so none waits for another that
+        # waits for it.
+        earlier = {
+            one: (self.scheduled.get(one) or self._schedule(one, around, behind)).run
+            for one in spec.follows
+        }
+        order = self.scheduled[spec] = ScheduledRun(spec, around, earlier)
         # A reference waits for no other Run, because other processes may wait for the reference.
         if not spec.trusted:
             # Other Runs join the queue in the order in which they are judged, also behind
@@ -142,11 +151,6 @@ class Scheduler:
             if spec.trusted and spec.replay is None and spec.resume is None
             if not order.joined.is_set()
         ]
-
-    def _trace_of(self, earlier: RunSpec) -> Path:
-        """Waits for the Run `earlier` to end, and returns the folder of its trace."""
-        order = self.scheduled.get(earlier)
-        return (order.run if order else self.run(earlier)).result().trace.path
 
     def _delete(self, dropped: Future[Run]) -> None:
         if dropped.exception() is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from pytest_trainsafe.launch import GroupFailure, GroupResult, RankResult
@@ -42,8 +43,9 @@ def scheduler() -> Iterator[Scheduler]:
     made.close()
 
 
-def spec(dtype: str, *, trusted: bool = False) -> RunSpec:
-    return RunSpec(program="m:train", script="m.py", axes=(), dtype=dtype, trusted=trusted)
+def spec(dtype: str, *, trusted: bool = False, replay: RunSpec | None = None) -> RunSpec:
+    own = RunSpec(program="m:train", script="m.py", axes=(), dtype=dtype, trusted=trusted)
+    return msgspec.structs.replace(own, replay=replay)
 
 
 def ended(status: Any) -> GroupFailure:
@@ -79,3 +81,32 @@ def test_a_candidate_joins_the_queue_behind_the_references_requested_before_it(
     first, reference, second = scheduler.scheduled.values()
     assert first.behind == reference.behind == ()
     assert set(second.behind) == {first.joined, reference.joined}
+
+
+def test_a_run_that_follows_a_discarded_one_is_discarded_and_does_not_request_it_again(
+    scheduler: Scheduler,
+) -> None:
+    deciding, other = spec("float64"), spec("float32")
+    following = spec("bfloat16", replay=deciding)
+    for each in (deciding, following, other):
+        scheduler.run(each)
+    first, second, _ = scheduler.scheduled.values()
+    assert second.earlier == {deciding: first.run}
+    with scheduler.lock:
+        scheduler.give_up(deciding)
+    assert [first.stop.is_set(), second.stop.is_set()] == [True, True]
+    assert [*scheduler.scheduled] == [other]
+
+
+def test_a_run_that_has_followed_a_discarded_one_stays(scheduler: Scheduler) -> None:
+    fake: Any = scheduler.executor
+    fake.ends["bfloat16"] = ended("raised")
+    deciding = spec("float64")
+    following = spec("bfloat16", replay=deciding)
+    for each in (deciding, following):
+        scheduler.run(each)
+    with pytest.raises(GroupFailure):
+        scheduler.scheduled[following].run.result()
+    with scheduler.lock:
+        scheduler.give_up(deciding)
+    assert [*scheduler.scheduled] == [following]

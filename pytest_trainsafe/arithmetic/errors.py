@@ -10,10 +10,16 @@ class ExactError(TrainsafeError):
 
 
 class MissingSemanticsError(ExactError):
-    """An operator has no semantics in the table; `operator` is its name, such as "aten.add"."""
+    """An operator has no semantics in the table; `operator` is its name, such as "aten.add".
 
-    def __init__(self, operator: str) -> None:
+    `on` says of which arguments, if it has semantics for others.
+    """
+
+    def __init__(self, operator: str, on: str = "") -> None:
         self.operator = operator
+        if on:
+            super().__init__(f"{operator} of {on} has no semantics for exact numbers")
+            return
         super().__init__(
             f"{operator} has no semantics for exact numbers; state them with "
             f'@semantics_of("{operator}", examples=...) from pytest_trainsafe.arithmetic, '

@@ -11,6 +11,7 @@ import torch
 from pytest_trainsafe.arithmetic.errors import MissingSemanticsError, UnseenNumberError
 from pytest_trainsafe.arithmetic.numbers import Numbers
 from pytest_trainsafe.arithmetic.origins import Integers, Origins
+from pytest_trainsafe.arithmetic.semantics import complexes
 from pytest_trainsafe.arithmetic.table import Semantics, table
 from pytest_trainsafe.arithmetic.variants import FOREACH, computed, find, foreach, operator_name
 from pytest_trainsafe.compat.dispatch_modes import CompilableMode, on_fake_tensors, without_modes
@@ -22,6 +23,9 @@ _REDUCTION = "c10d.allreduce_"
 
 _FOREACH = "aten." + FOREACH
 
+#: The dtypes whose elements, or their real and imaginary parts, are numbers.
+_CARRIERS = frozenset({torch.float64, torch.complex128})
+
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _MANY = (list, tuple)
 
@@ -29,6 +33,7 @@ _MANY = (list, tuple)
 class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
     """While it is active, float64 tensors carry `numbers`, and operators compute by semantics.
 
+    A complex128 tensor carries two numbers in each element.
     Tensors made before must be entered: `enter` returns a tensor, `enter_` overwrites it, as for
     the parameters of a model.  Tensors of narrower dtypes become float64 tensors, because the cast
     to the dtype that a recipe trains in is the identity here.  `met` counts the operators on
@@ -49,6 +54,9 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
 
     def enter(self, values: torch.Tensor) -> torch.Tensor:
         """Real values as numbers; tensors that are not float are returned as they are."""
+        if values.is_complex():
+            real = torch.view_as_real(values.detach().to(torch.complex128).resolve_conj())
+            return torch.view_as_complex(self.enter(real))
         if not values.is_floating_point():
             return values
         with without_modes(), torch.no_grad():
@@ -60,6 +68,8 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
         """Overwrite real float64 tensors, such as parameters and buffers, by their numbers."""
         with without_modes():
             for each in tensors:
+                if each.is_complex():
+                    each = torch.view_as_real(each.detach())
                 if each.is_floating_point():
                     each.detach().copy_(self.numbers.enter(each.detach()))
                     self._origins.note(each)
@@ -128,6 +138,10 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
         if name.startswith(_FOREACH):
             return foreach(func, args, kwargs, self._run)
         given = [each for each in tensors if each.is_floating_point()]
+        if (name in complexes.FROM_REAL or len(given) < len(tensors)) and complexes.on_complex(
+            name, args, tensors, kwargs
+        ):
+            return self._on_complex(name, func, args, kwargs, tensors)
         if not given and not (semantics and semantics.factory):
             result = func(*args, **kwargs)
             if not _floats(result):
@@ -150,6 +164,27 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
                 self._origins.note(each)
         return result
 
+    def _on_complex(
+        self,
+        name: str,
+        func: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[torch.Tensor],
+    ) -> Any:
+        """An operator on complex tensors, whose parts are numbers."""
+        given = [each for each in tensors if each.is_floating_point() or each.is_complex()]
+        self._check(name, given)
+        semantics = find(self.semantics, name)
+        if name not in complexes.VIEWS and (semantics is None or semantics.rule is not None):
+            with self:
+                return complexes.computed(name, args, kwargs)
+        self.met[name] += 1
+        result = func(*args, **kwargs)
+        for each in _tensors(result):
+            self._origins.note(each)
+        return result
+
     def _decomposed(
         self, name: str, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -166,7 +201,7 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
 
     def _check(self, name: str, tensors: Iterable[torch.Tensor]) -> None:
         for each in tensors:
-            if each.dtype is not torch.float64 or not self._origins.knows(each):
+            if each.dtype not in _CARRIERS or not self._origins.knows(each):
                 raise UnseenNumberError(
                     f"{name} is given a {each.dtype} tensor of shape {list(each.shape)} that no "
                     "operator of this run made, such as one of torch.from_numpy or of a model "

@@ -41,6 +41,11 @@ _CARRY_VALUES = frozenset(
     }
 )
 
+#: Operators whose tensors are what they draw with, such as probabilities, and not only a shape.
+_OF_VALUES = frozenset(
+    {"bernoulli", "binomial", "multinomial", "poisson", "_sample_dirichlet", "_standard_gamma"}
+)
+
 #: Operators without a tensor among their arguments that return floating-point numbers by default.
 _REAL = frozenset({"rand", "randn", "normal"})
 
@@ -83,8 +88,9 @@ class Draws:
             if wanted is None:
                 return call(keys, *args, **kwargs)
             if shifted:
-                with without_modes():  # they watch the casts of the program
-                    return self._shifted(given, wanted)
+                return self._shifted(given, wanted)
+            if self.enter is not None and _takes_values(base, given):
+                return call(keys, *args, **kwargs)  # the rung decides by its numbers
             below = keys if self.enter is None else without_mode_keys(keys)
             return self._cast(lambda new: call(below, **new), given, written, wanted)
 
@@ -148,9 +154,17 @@ class Draws:
         shapes = [each.shape for each in (mean, std) if isinstance(each, torch.Tensor)]
         device = next(each for each in (mean, std) if isinstance(each, torch.Tensor)).device
         shape = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
-        drawn = torch.empty(shape, dtype=self._default.dtype, device=device)
-        drawn.normal_(generator=given.get("generator"))
-        numbers: torch.Tensor = drawn.to(wanted) * std + mean
-        if out is not None:
-            numbers = out.resize_(shape).copy_(numbers)
-        return numbers
+        with without_modes():  # they watch the casts of the program
+            drawn = torch.empty(shape, dtype=self._default.dtype, device=device)
+            drawn.normal_(generator=given.get("generator"))
+            drawn = self._entered(drawn.to(wanted))
+        with without_modes() if self.enter is None else nullcontext():
+            numbers: torch.Tensor = drawn * std + mean
+            return numbers if out is None else out.resize_(shape).copy_(numbers)
+
+
+def _takes_values(base: str, given: dict[str, Any]) -> bool:
+    """Whether an operator draws with the values of a tensor."""
+    if isinstance(given.get("p"), float):
+        return False
+    return base in _OF_VALUES or isinstance(given.get("p"), torch.Tensor)

@@ -125,6 +125,16 @@ def hardtanh(n: Numbers, x: torch.Tensor, min_val: Value = -1, max_val: Value = 
     return clamp(n, x, min_val, max_val)
 
 
+@semantics_of(
+    "aten.hardtanh_backward", examples=lambda draw: [call(draw(2, 5), draw(2, 5), -1.5, 2.0)]
+)
+def hardtanh_backward(
+    n: Numbers, grad: torch.Tensor, x: torch.Tensor, min_val: Value, max_val: Value
+) -> torch.Tensor:
+    above = n.decide("gt", torch.gt, x, min_val)
+    return n.where(above & n.decide("lt", torch.lt, x, max_val), grad, 0)
+
+
 def _bound(draw: Draw) -> Iterable[Call]:
     return [call(draw(2, 5), 0.5), call(draw(2, 5), draw(2, 5))]
 

@@ -16,6 +16,7 @@ import _exam3_causes
 import _exam4_causes
 import _exam5_causes
 import _exam6_causes
+import _exam7_causes
 
 _LOADER = r"DataLoader|[Ss]ampler|randperm|shuffle"
 _SEED = r"seed|[Gg]enerator"
@@ -153,6 +154,7 @@ CAUSES = {name: _of(name) for name in _PATTERNS} | {
         | _exam4_causes.PATTERNS
         | _exam5_causes.PATTERNS
         | _exam6_causes.PATTERNS
+        | _exam7_causes.PATTERNS
     ).items()
 }
 

@@ -15,7 +15,7 @@ The trigger is the step that the case names, else the step of the first record i
 variants differ.  A message names the true cause as `_exam_causes.py` says.
 Every learned pack is written to a file and loaded again.
 
-`--set 2` to `--set 6` count another set, whose packs are learned from its programs only.  A column
+`--set 2` to `--set 7` count another set, whose packs are learned from its programs only.  A column
 is not counted for a program of which the set has too few others of its kind, or from whose run
 nothing can be learned; the output says so.
 

@@ -9,6 +9,7 @@ import exam3_cases
 import exam4_cases
 import exam5_cases
 import exam6_cases
+import exam7_cases
 import exam_cases
 from exam_cases import Case, Program
 
@@ -19,4 +20,5 @@ SETS: Mapping[int, tuple[Sequence[Case], Sequence[Program]]] = {
     4: (exam4_cases.CASES, exam4_cases.HEALTHY),
     5: (exam5_cases.CASES, exam5_cases.HEALTHY),
     6: (exam6_cases.CASES, exam6_cases.HEALTHY),
+    7: (exam7_cases.CASES, exam7_cases.HEALTHY),
 }

@@ -42,3 +42,13 @@ class NoInverseError(ExactError):
 
 class NarrowCastError(ExactError):
     """An exact number is cast to a dtype whose cast has no semantics."""
+
+
+class ChangedInFlightError(ExactError):
+    """A program has changed what it gave to an asynchronous call before it waited for it."""
+
+    def __init__(self, operator: str) -> None:
+        super().__init__(
+            f"the tensor that {operator} was given was changed before the program waited for the "
+            "call, so other ranks may get either value; wait first, or change a copy"
+        )

@@ -14,6 +14,7 @@ from pytest_trainsafe.arithmetic.origins import Integers, Origins
 from pytest_trainsafe.arithmetic.table import Semantics, table
 from pytest_trainsafe.arithmetic.variants import FOREACH, computed, find, foreach, operator_name
 from pytest_trainsafe.compat.dispatch_modes import CompilableMode, on_fake_tensors, without_modes
+from pytest_trainsafe.compat.distributed.held_work import Begun
 from pytest_trainsafe.compat.operators import OpOverload
 from pytest_trainsafe.compat.tensors import is_fake_class
 
@@ -69,14 +70,12 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
         for each in tensors:
             self._origins.note(each)
 
-    def reduced_over(
-        self, tensors: Sequence[torch.Tensor], group: Any, kind: str
-    ) -> list[torch.Tensor]:
-        """The reductions of numbers over the ranks of a group that is written in Python.
+    def reduced_over(self, tensors: Sequence[torch.Tensor], group: Any, kind: str) -> Begun:
+        """Begins to reduce numbers over the ranks of a group that is written in Python.
 
         All tensors are exchanged at once.
         """
-        from pytest_trainsafe.arithmetic.semantics.collectives import reduced
+        from pytest_trainsafe.arithmetic.semantics.collectives import begin
 
         if _REDUCTION not in self.semantics:
             raise MissingSemanticsError(_REDUCTION)
@@ -84,14 +83,9 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
         self.met[_REDUCTION] += len(tensors)
         with without_modes(), torch.no_grad():
             flat = torch.cat([each.reshape(-1) for each in tensors])
-            whole = reduced(self.numbers, flat, group, kind)
-            parts = torch.split(whole, [each.numel() for each in tensors])
-            results = [
-                part.clone().view(each.shape) for part, each in zip(parts, tensors, strict=True)
-            ]
-        for each in results:
-            self._origins.note(each)
-        return results
+            works, finish = begin(self.numbers, flat, group, kind)
+        sizes = [each.numel() for each in tensors]
+        return Begun(works, lambda: list(torch.split(finish()[0], sizes)))
 
     def __torch_dispatch__(
         self,
@@ -128,6 +122,8 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
         if name.startswith(_FOREACH):
             return foreach(func, args, kwargs, self._run)
         given = [each for each in tensors if each.is_floating_point()]
+        if not given and semantics and semantics.between_ranks:
+            return computed(semantics, self.numbers, func, args, kwargs)
         if not given and not (semantics and semantics.factory):
             result = func(*args, **kwargs)
             if not _floats(result):

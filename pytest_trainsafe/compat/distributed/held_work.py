@@ -82,12 +82,13 @@ class Held:
         if self._finish is None:
             return
         with below_python():
-            values = self._finish()
+            # Before the results are written: an output may be an input.
             kept = all(_same_bits(now.detach(), then) for now, then in self._taken)
+            values = self._finish()
             for output, value in zip(self.outputs, values, strict=True):
-                if kept:
+                if kept and output is not value:
                     write(output, value)
-                elif output.is_floating_point():
+                elif not kept and output.is_floating_point():
                     output.data.fill_(torch.nan)
         self._finish, self._taken = None, []
         if not kept and self._changed and not any(map(torch.is_floating_point, self.outputs)):

@@ -38,11 +38,25 @@ class _Work(_TorchWork):  # type: ignore[misc]
         super().__init__()
         self._group, self._outputs, self._flight = group, list(outputs), flight
         self._call = ledger.number_of_call()
+        self._held: Held | None = None
+
+    def hold(self, call: str, inputs: Tensors, outputs: Tensors) -> None:
+        """Makes a wait notice that the program has changed an input since the call."""
+        from pytest_trainsafe.arithmetic.errors import ChangedInFlightError  # of the mode
+
+        def finish() -> Tensors:
+            self._complete()
+            return outputs
+
+        self._held = Held(finish, outputs, inputs, ChangedInFlightError(call))
 
     def wait(self, timeout: Any = None) -> bool:
         """Returns when the call is complete; there are no timeouts."""
         with ledger.waiting(self, self._call):
-            self._complete()
+            if self._held is None:
+                self._complete()
+            else:
+                self._held.deliver()
         in_flight.landed(self._flight)
         return True
 
@@ -127,9 +141,6 @@ class _Reduced(_Work):
         super().__init__(group, outputs, None)
         self._begun, self._held = begun, Held(begun.finish, outputs, inputs)
 
-    def _complete(self) -> None:
-        self._held.deliver()
-
     def _is_done(self) -> bool:
         return all(each._is_done() for each in self._begun.works)
 
@@ -190,7 +201,10 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         flight = None
         if given.is_async:
             flight = in_flight.departed(given, line, given.inputs, given.outputs)
-        return _Collective(self, meeting, given.outputs, flight)
+        work = _Collective(self, meeting, given.outputs, flight)
+        if given.is_async and reducing_mode() is not None:
+            work.hold(given.op, given.inputs, given.outputs)
+        return work
 
     def _by_mode(
         self, inputs: Tensors, op: Any, opts: Any, outputs: Tensors, taken: slice = slice(None)
@@ -322,7 +336,10 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         message = Message(self.key, sends, self.at, peer, tag, tensors[0], line)
         buffers = (tensors, ()) if sends else ((), tensors)
         flight = in_flight.departed(message.call, line, *buffers)
-        return _PointToPoint(self, self.mail.post(message), flight)
+        work = _PointToPoint(self, self.mail.post(message), flight)
+        if sends and reducing_mode() is not None:
+            work.hold(message.call, tensors, ())
+        return work
 
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> _Work:
         """Sends a tensor; the Work is complete when the other rank has posted the receive."""

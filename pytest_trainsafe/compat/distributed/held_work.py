@@ -116,6 +116,9 @@ class HeldWork(_Work):  # type: ignore[misc]
 
     def wait(self, timeout: Any = None) -> bool:
         """Returns when the call is complete and its results are written."""
+        if timeout:
+            for each in self._inner:
+                each.wait(timeout)
         self._held.deliver()
         _undelivered.pop(id(self), None)
         return True

@@ -44,11 +44,15 @@ class NarrowCastError(ExactError):
     """An exact number is cast to a dtype whose cast has no semantics."""
 
 
-class ChangedInFlightError(ExactError):
-    """A program has changed what it gave to an asynchronous call before it waited for it."""
+class InFlightError(ExactError):
+    """A program uses a tensor of an asynchronous call that it has not waited for."""
 
-    def __init__(self, operator: str) -> None:
+    def __init__(self, what: str) -> None:
         super().__init__(
-            f"the tensor that {operator} was given was changed before the program waited for the "
-            "call, so other ranks may get either value; wait first, or change a copy"
+            f"{what} before the program waited for the call; wait first, or use a copy"
         )
+
+
+def changed_in_flight(call: str) -> InFlightError:
+    """The error of a program that changes what it gave to a call, such as a send."""
+    return InFlightError(f"the tensor that {call} was given was changed")

@@ -8,18 +8,25 @@ from typing import Any
 
 import torch
 
-from pytest_trainsafe.arithmetic.errors import MissingSemanticsError, UnseenNumberError
+from pytest_trainsafe.arithmetic.errors import (
+    InFlightError,
+    MissingSemanticsError,
+    UnseenNumberError,
+)
 from pytest_trainsafe.arithmetic.numbers import Numbers
 from pytest_trainsafe.arithmetic.origins import Integers, Origins
 from pytest_trainsafe.arithmetic.table import Semantics, table
 from pytest_trainsafe.arithmetic.variants import FOREACH, computed, find, foreach, operator_name
 from pytest_trainsafe.compat.dispatch_modes import CompilableMode, on_fake_tensors, without_modes
-from pytest_trainsafe.compat.distributed.held_work import Begun
+from pytest_trainsafe.compat.distributed.held_work import Begun, uses_in_flight
 from pytest_trainsafe.compat.operators import OpOverload
 from pytest_trainsafe.compat.tensors import is_fake_class
 
 #: The operator whose semantics a reduction over ranks has, whatever calls it.
 _REDUCTION = "c10d.allreduce_"
+
+#: Operators of process groups, by which a program waits.
+_BETWEEN_RANKS = ("c10d.", "_c10d_functional.")
 
 _FOREACH = "aten." + FOREACH
 
@@ -119,6 +126,8 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
             name = operator_name(func)
             known = self._known[func] = name, find(self.semantics, name)
         name, semantics = known
+        if not name.startswith(_BETWEEN_RANKS) and uses_in_flight(func, args, kwargs):
+            raise InFlightError(f"{name} uses a tensor that an asynchronous call writes")
         if name.startswith(_FOREACH):
             return foreach(func, args, kwargs, self._run)
         given = [each for each in tensors if each.is_floating_point()]

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from pytest_trainsafe.arithmetic import Doubles, ExactMode
-from pytest_trainsafe.arithmetic.errors import ChangedInFlightError
+from pytest_trainsafe.arithmetic.errors import InFlightError
+from pytest_trainsafe.compat.dispatch_modes import without_modes
 from tests.support.launch.in_turn import in_turn
 
 #: What each rank gives, and what it receives.
@@ -103,7 +104,8 @@ def seen(mode: ExactMode, call: Call, dtype: torch.dtype, change: bool) -> tuple
     dist.barrier()  # every rank has made the call
     before = received.tolist()
     if change:
-        given.add_(1)
+        with without_modes():  # as code that the mode does not see
+            given.add_(1)
     work.wait()
     return before, received.tolist()
 
@@ -135,6 +137,33 @@ def other_ways_to_wait(mode: ExactMode) -> list[float]:
     return [float(x), float(y), float(future.wait()[0])]
 
 
+def uses_in_flight(mode: ExactMode) -> list[str]:
+    """What a rank is told that uses a buffer which a call in flight writes, by use."""
+    import torch.distributed as dist
+
+    x, parts = mode.enter(torch.ones(4).double()), torch.zeros(2, dtype=torch.int64)
+    works = [
+        dist.all_reduce(x[:2], async_op=True),
+        dist.all_gather_into_tensor(parts, parts[:1].clone(), async_op=True),
+    ]
+    told = []
+    uses: list[Callable[[], Any]] = [
+        *(lambda: x[1:] * 2, lambda: x[:1].add_(1), lambda: parts + 1, lambda: x.sum()),
+        # These are harmless.
+        *(lambda: x[2:] * 2, lambda: x.view(2, 2), lambda: torch.empty_like(parts)),
+    ]
+    for use in uses:
+        try:
+            use()
+            told.append("")
+        except InFlightError as error:
+            told.append(str(error).partition(" ")[0])
+    for work in works:
+        work.wait()
+    assert float(x.sum()) == 6.0
+    return told
+
+
 def changed_send(mode: ExactMode) -> str:
     """What a rank is told that changes what it sends."""
     import torch.distributed as dist
@@ -146,7 +175,7 @@ def changed_send(mode: ExactMode) -> str:
     works[1].wait()
     try:
         works[0].wait()
-    except ChangedInFlightError as error:
+    except InFlightError as error:
         return str(error)
     return ""
 
@@ -161,6 +190,7 @@ def on_rank() -> dict[str, Any]:
                 found[f"{call.__name__} of integers"] = seen(mode, call, torch.int64, False)
         found["before a send"] = reduction_before_a_send(mode)
         found["other ways"] = other_ways_to_wait(mode)
+        found["uses"] = uses_in_flight(mode)
         found["changed send"] = changed_send(mode)
     return found
 
@@ -214,6 +244,10 @@ def test_a_result_whose_input_changed_before_the_wait_is_no_number(
 
 def test_a_rank_that_changes_what_it_sends_is_told(rank: dict[str, Any]) -> None:
     assert "changed before the program waited" in rank["changed send"]
+
+
+def test_a_rank_that_uses_what_a_call_in_flight_writes_is_told(rank: dict[str, Any]) -> None:
+    assert rank["uses"] == ["aten.mul", "aten.add_", "aten.add", "aten.sum", "", "", ""]
 
 
 def test_a_reduction_may_begin_before_a_send_that_the_other_rank_receives_first(

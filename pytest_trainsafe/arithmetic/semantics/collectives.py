@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pytest_trainsafe.arithmetic.errors import ChangedInFlightError, ExactError
+from pytest_trainsafe.arithmetic.errors import ExactError, changed_in_flight
 from pytest_trainsafe.arithmetic.numbers import Numbers
 from pytest_trainsafe.arithmetic.semantics.elementwise.decided import maximum, minimum
 from pytest_trainsafe.arithmetic.semantics.examples import none
@@ -107,7 +107,7 @@ def _c10d(name: str, written: int | None, read: int | None, reduces: bool = Fals
             begun = _reduced(n, name, *args)
         else:
             begun = _moved(operator, written, read, args, keywords)
-        held = Held(begun.finish, outputs, inputs, ChangedInFlightError(f"c10d.{name}"))
+        held = Held(begun.finish, outputs, inputs, changed_in_flight(f"c10d.{name}"))
         work = boxed(HeldWork(held, begun.works))
         if len(schema_of(operator.default).returns) == 1:
             return work

@@ -10,7 +10,7 @@ torch._C._distributed_c10d, and to hide operators `_DisableTorchDispatch` and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from pytest_trainsafe.compat.operators import used_tensors
+from pytest_trainsafe.compat.tensors import bytes_of
 from pytest_trainsafe.core.rank.state import keep_per_rank
 
 Tensors = Sequence[torch.Tensor]
@@ -34,14 +36,21 @@ def below_python() -> Iterator[None]:
         yield
 
 
-def hide(inputs: Tensors, outputs: Tensors) -> None:
-    """Fills buffers that are only received into with NaN, until the call completes."""
+def hide(inputs: Tensors, outputs: Tensors) -> list[torch.Tensor]:
+    """Fills buffers that are only received into with NaN, until the call completes.
+
+    Returns the outputs that keep their values: those of integers, and those that are inputs too.
+    """
     given = {each.untyped_storage().data_ptr() for each in inputs}
+    kept = []
     with below_python():
         for each in outputs:
             # An input may be a part of the output, as of a gather in place.
             if each.is_floating_point() and each.untyped_storage().data_ptr() not in given:
                 each.data.fill_(torch.nan)
+            else:
+                kept.append(each)
+    return kept
 
 
 def write(output: torch.Tensor, value: torch.Tensor) -> None:
@@ -75,7 +84,9 @@ class Held:
         self._finish: Callable[[], Tensors] | None = finish
         with below_python():
             self._taken = [(each, each.detach().clone()) for each in inputs]
-        hide(inputs, outputs)
+        places = [place for each in hide(inputs, outputs) if (place := bytes_of(each))]
+        if places:
+            _kept[self] = places
 
     def deliver(self) -> None:
         """Writes the results, the first time."""
@@ -91,6 +102,7 @@ class Held:
                 elif not kept and output.is_floating_point():
                     output.data.fill_(torch.nan)
         self._finish, self._taken = None, []
+        _kept.pop(self, None)
         if not kept and self._changed and not any(map(torch.is_floating_point, self.outputs)):
             raise self._changed
 
@@ -100,6 +112,24 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.dtype is not torch.float64:
         return torch.equal(one, other)
     return torch.equal(one.contiguous().view(torch.int64), other.contiguous().view(torch.int64))
+
+
+#: The addresses of outputs in flight that have old values.
+_kept: dict[Held, list[tuple[int, int]]] = {}
+keep_per_rank(__name__, "_kept")
+
+
+def uses_in_flight(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator uses a tensor that a call is still to write, and that is not NaN."""
+    if not _kept:
+        return False
+    used = [place for each, _ in used_tensors(func, args, kwargs) if (place := bytes_of(each))]
+    return any(
+        first < last_used and first_used < last
+        for places in _kept.values()
+        for first, last in places
+        for first_used, last_used in used
+    )
 
 
 class HeldWork(_Work):  # type: ignore[misc]

@@ -42,13 +42,13 @@ class _Work(_TorchWork):  # type: ignore[misc]
 
     def hold(self, call: str, inputs: Tensors, outputs: Tensors) -> None:
         """Makes a wait notice that the program has changed an input since the call."""
-        from pytest_trainsafe.arithmetic.errors import ChangedInFlightError  # of the mode
+        from pytest_trainsafe.arithmetic.errors import changed_in_flight  # of the mode
 
         def finish() -> Tensors:
             self._complete()
             return outputs
 
-        self._held = Held(finish, outputs, inputs, ChangedInFlightError(call))
+        self._held = Held(finish, outputs, inputs, changed_in_flight(call))
 
     def wait(self, timeout: Any = None) -> bool:
         """Returns when the call is complete; there are no timeouts."""

@@ -25,7 +25,11 @@ def train(ctx, bug=""):
                     loss = net(x).square().mean()
                     ctx.loss(loss)
                     loss.backward()
-            if size > 1:
+            if size > 1 and bug == "in place":
+                work = dist.all_reduce(net.weight.grad, group=group, async_op=True)
+                optimizer.step()
+                work.wait()
+            elif size > 1:
                 reduce(net.weight, group, size, bug)
             optimizer.step()
 
@@ -71,6 +75,11 @@ def test_gather(candidate_trace, reference_trace):
     assert_proved_equivalent(candidate_trace, reference_trace)
 
 
+@pytest.mark.trainsafe(train, dp=2, candidate_args={"bug": "in place"})
+def test_in_place(candidate_trace, reference_trace):
+    assert_proved_equivalent(candidate_trace, reference_trace)
+
+
 @pytest.mark.trainsafe(train, dp=2, candidate_args={"bug": "input"})
 def test_input(candidate_trace, reference_trace):
     assert_proved_equivalent(candidate_trace, reference_trace)
@@ -78,12 +87,13 @@ def test_input(candidate_trace, reference_trace):
 
 
 def judged(pytester: pytest.Pytester, launcher: str) -> pytest.RunResult:
-    """Judges the correct program, which passes, and its three mistakes, which do not."""
+    """Judges the correct program, which passes, and its four mistakes, which do not."""
     pytester.makepyfile(program=PROGRAM, test_it=TEST)
     result = pytester.runpytest_inprocess(
         f"--trainsafe-launcher={launcher}", "--trainsafe-localize=0", "--basetemp=base"
     )
-    result.assert_outcomes(passed=1, failed=3)
+    result.assert_outcomes(passed=1, failed=4)
+    assert "uses a tensor that an asynchronous call writes" in " ".join(result.stdout.str().split())
     return result
 
 

@@ -60,11 +60,12 @@ def coalesced(dist: Any, given: torch.Tensor) -> tuple[Any, torch.Tensor]:
 class ByTensor:
     """Waits as torch's functional collectives do."""
 
-    def __init__(self, result: torch.Tensor) -> None:
-        self._result = result
+    def __init__(self, *results: torch.Tensor) -> None:
+        self._results = results
 
     def wait(self) -> None:
-        torch.ops._c10d_functional.wait_tensor(self._result)
+        for each in self._results:
+            torch.ops._c10d_functional.wait_tensor(each)
 
 
 def functional_reduce(dist: Any, given: torch.Tensor) -> tuple[Any, torch.Tensor]:
@@ -79,6 +80,12 @@ def functional_gather(dist: Any, given: torch.Tensor) -> tuple[Any, torch.Tensor
     return ByTensor(result), result
 
 
+def functional_coalesced(dist: Any, given: torch.Tensor) -> tuple[Any, torch.Tensor]:
+    name, both = dist.group.WORLD.group_name, [given, given]
+    results = torch.ops._c10d_functional.all_gather_into_tensor_coalesced(both, 2, name)
+    return ByTensor(*results), results[1]
+
+
 #: Each call with what rank 1 receives.
 CALLS: dict[Call, list[float]] = {
     all_reduce: TOTAL,
@@ -90,9 +97,10 @@ CALLS: dict[Call, list[float]] = {
     coalesced: [*GIVEN[0], *GIVEN[1]],
     functional_reduce: TOTAL,
     functional_gather: [*GIVEN[0], *GIVEN[1]],
+    functional_coalesced: [*GIVEN[0], *GIVEN[1]],
 }
 #: Those whose result is made by the call, so that nothing is known of its old values.
-FUNCTIONAL = (functional_reduce, functional_gather)
+FUNCTIONAL = (functional_reduce, functional_gather, functional_coalesced)
 
 
 def seen(mode: ExactMode, call: Call, dtype: torch.dtype, change: bool) -> tuple[Any, Any]:

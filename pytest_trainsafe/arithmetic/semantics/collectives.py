@@ -182,9 +182,9 @@ def _functional(name: str, begins: Callable[..., tuple[Begun, list[torch.Tensor]
         inputs = _flat(given)
         begun, like = begins(n, given, *rest)
         outputs = inputs if name.endswith("_") else [torch.empty_like(each) for each in like]
-        work = HeldWork(Held(begun.finish, outputs, inputs), begun.works)
-        for each in outputs:
-            wait_by_tensor(each, work)
+        held = Held(begun.finish, outputs, inputs)
+        for each in outputs:  # which may be waited for one after the other
+            wait_by_tensor(each, HeldWork(held, begun.works))
         return outputs[0] if isinstance(given, torch.Tensor) else outputs
 
 

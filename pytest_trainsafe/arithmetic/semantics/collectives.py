@@ -67,7 +67,8 @@ def begin(n: Numbers, x: torch.Tensor, group: Group, kind: str) -> Begun:
 
 def _part(whole: torch.Tensor, group: Group) -> torch.Tensor:
     """This rank's part of a tensor."""
-    return whole.chunk(group.size())[group.rank()]
+    part: torch.Tensor = whole.chunk(group.size())[group.rank()]
+    return part
 
 
 def _together(begun: Sequence[Begun]) -> Begun:

@@ -48,3 +48,17 @@ class NoInverseError(ExactError):
 
 class NarrowCastError(ExactError):
     """An exact number is cast to a dtype whose cast has no semantics."""
+
+
+class InFlightError(ExactError):
+    """A program uses a tensor of an asynchronous call that it has not waited for."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} before the program waited for the call; wait first, or use a copy"
+        )
+
+
+def changed_in_flight(call: str) -> InFlightError:
+    """The error of a program that changes what it gave to a call, such as a send."""
+    return InFlightError(f"the tensor that {call} was given was changed")

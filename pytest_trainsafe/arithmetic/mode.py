@@ -8,18 +8,26 @@ from typing import Any
 
 import torch
 
-from pytest_trainsafe.arithmetic.errors import MissingSemanticsError, UnseenNumberError
+from pytest_trainsafe.arithmetic.errors import (
+    InFlightError,
+    MissingSemanticsError,
+    UnseenNumberError,
+)
 from pytest_trainsafe.arithmetic.numbers import Numbers
 from pytest_trainsafe.arithmetic.origins import Integers, Origins
 from pytest_trainsafe.arithmetic.semantics import complexes
 from pytest_trainsafe.arithmetic.table import Semantics, table
 from pytest_trainsafe.arithmetic.variants import FOREACH, computed, find, foreach, operator_name
 from pytest_trainsafe.compat.dispatch_modes import CompilableMode, on_fake_tensors, without_modes
+from pytest_trainsafe.compat.distributed.held_work import Begun, uses_in_flight
 from pytest_trainsafe.compat.operators import OpOverload
 from pytest_trainsafe.compat.tensors import is_fake_class
 
 #: The operator whose semantics a reduction over ranks has, whatever calls it.
 _REDUCTION = "c10d.allreduce_"
+
+#: Operators of process groups, by which a program waits.
+_BETWEEN_RANKS = ("c10d.", "_c10d_functional.")
 
 _FOREACH = "aten." + FOREACH
 
@@ -79,14 +87,12 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
         for each in tensors:
             self._origins.note(each)
 
-    def reduced_over(
-        self, tensors: Sequence[torch.Tensor], group: Any, kind: str
-    ) -> list[torch.Tensor]:
-        """The reductions of numbers over the ranks of a group that is written in Python.
+    def reduced_over(self, tensors: Sequence[torch.Tensor], group: Any, kind: str) -> Begun:
+        """Begins to reduce numbers over the ranks of a group that is written in Python.
 
         All tensors are exchanged at once.
         """
-        from pytest_trainsafe.arithmetic.semantics.collectives import reduced
+        from pytest_trainsafe.arithmetic.semantics.collectives import begin
 
         if _REDUCTION not in self.semantics:
             raise MissingSemanticsError(_REDUCTION)
@@ -94,14 +100,9 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
         self.met[_REDUCTION] += len(tensors)
         with without_modes(), torch.no_grad():
             flat = torch.cat([each.reshape(-1) for each in tensors])
-            whole = reduced(self.numbers, flat, group, kind)
-            parts = torch.split(whole, [each.numel() for each in tensors])
-            results = [
-                part.clone().view(each.shape) for part, each in zip(parts, tensors, strict=True)
-            ]
-        for each in results:
-            self._origins.note(each)
-        return results
+            works, finish = begin(self.numbers, flat, group, kind)
+        sizes = [each.numel() for each in tensors]
+        return Begun(works, lambda: list(torch.split(finish()[0], sizes)))
 
     def __torch_dispatch__(
         self,
@@ -135,6 +136,8 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
             name = operator_name(func)
             known = self._known[func] = name, find(self.semantics, name)
         name, semantics = known
+        if not name.startswith(_BETWEEN_RANKS) and uses_in_flight(func, args, kwargs):
+            raise InFlightError(f"{name} uses a tensor that an asynchronous call writes")
         if name.startswith(_FOREACH):
             return foreach(func, args, kwargs, self._run)
         given = [each for each in tensors if each.is_floating_point()]
@@ -142,6 +145,8 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
             name, args, tensors, kwargs
         ):
             return self._on_complex(name, func, args, kwargs, tensors)
+        if not given and semantics and semantics.between_ranks:
+            return computed(semantics, self.numbers, func, args, kwargs)
         if not given and not (semantics and semantics.factory):
             result = func(*args, **kwargs)
             if not _floats(result):

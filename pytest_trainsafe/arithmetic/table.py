@@ -66,8 +66,9 @@ class Semantics:
 
     `rule` takes `Numbers` and the operator's arguments; None stands for the operator itself, which
     moves elements.  `examples` are calls on which the rule is tested.  An operator that makes
-    numbers without being given any is a `factory`: its rule is used for every dtype.  A
-    `random` one returns memory that nobody wrote, so its values are compared with nothing.
+    numbers without being given any is a `factory`: its rule is used for every dtype, as that of an
+    operator `between_ranks`.  A `random` one returns memory that nobody wrote, so its values are
+    compared with nothing.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Semantics:
     examples: Examples
     factory: bool = False
     random: bool = False
+    between_ranks: bool = False
 
 
 _TABLE: dict[str, Semantics] = {}
@@ -82,7 +84,11 @@ _loaded = False
 
 
 def semantics_of(
-    *names: str, examples: Examples, factory: bool = False, random: bool = False
+    *names: str,
+    examples: Examples,
+    factory: bool = False,
+    random: bool = False,
+    between_ranks: bool = False,
 ) -> Callable[[AnyRule], AnyRule]:
     """Register the decorated function as the semantics of operators, such as "aten.addmm".
 
@@ -93,7 +99,7 @@ def semantics_of(
 
     def register(rule: AnyRule) -> AnyRule:
         for name in names:
-            _enter(Semantics(name, rule, examples, factory, random))
+            _enter(Semantics(name, rule, examples, factory, random, between_ranks))
         return rule
 
     return register

@@ -38,6 +38,8 @@ class _NoMode:
 if TYPE_CHECKING:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+
+    from pytest_trainsafe.compat.distributed.held_work import Begun
 else:
     TorchDispatchMode = MODES.of(_FILE, "TorchDispatchMode") or _NoMode
 
@@ -45,10 +47,8 @@ else:
 class ReducingMode(Protocol):
     """A mode on whose numbers a reduction over ranks must be computed by itself."""
 
-    def reduced_over(
-        self, tensors: Sequence[torch.Tensor], group: Any, kind: str
-    ) -> list[torch.Tensor]:
-        """The reductions of tensors over the ranks of a group, which all call this, as new ones."""
+    def reduced_over(self, tensors: Sequence[torch.Tensor], group: Any, kind: str) -> Begun:
+        """Begins to reduce tensors over the ranks of a group, which all call this, to new ones."""
         ...
 
 

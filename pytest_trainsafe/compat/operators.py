@@ -18,8 +18,9 @@ torch 2.10 to 2.14 have all of these names.
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -124,3 +125,42 @@ def replaced_in_functional(
             functions[name] = own
         else:
             functions.pop(name, None)
+
+
+#: Operators that only ask for a tensor's shape or dtype.
+_SHAPES = (
+    *("empty", "zeros", "ones", "full", "rand", "randn", "new_", "sym_", "is_", "size", "stride"),
+    *("dim", "numel", "storage_offset", "prim", "resize_", "set_"),
+)
+
+
+def used_tensors(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[torch.Tensor, bool]]:
+    """The tensors whose values an operator reads or writes, and whether it writes them."""
+    kinds = _kinds_of(func)
+    if kinds is None:
+        return
+    names = [argument.name for argument in schema_of(func).arguments]
+    values = [*args, *(kwargs.get(name) for name in names[len(args) :])]
+    for writes, value in zip(kinds, values, strict=False):
+        if writes is None:
+            continue
+        for tensor in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(tensor, torch.Tensor):
+                yield tensor, writes
+
+
+@functools.cache
+def _kinds_of(func: Any) -> list[bool | None] | None:
+    """For each argument whether the operator writes it, None if it only views it.
+
+    None for an operator that uses no values.
+    """
+    schema = schema_of(func)
+    if schema.name.rpartition("::")[2].startswith(_SHAPES):
+        return None
+    return [
+        False if argument.alias_info is None else (True if argument.alias_info.is_write else None)
+        for argument in schema.arguments
+    ]

@@ -104,3 +104,16 @@ def address_of(held: torch.UntypedStorage | torch.Generator) -> int:
         ADDRESSES.lacks(f"{type(held).__name__}._cdata")
         return id(held)
     return address
+
+
+def bytes_of(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """The addresses from the first to after the last byte of a tensor; None if it has no memory."""
+    if not tensor.numel():
+        return None
+    try:
+        first = tensor.data_ptr()
+    except (RuntimeError, NotImplementedError):  # fake and functional tensors
+        return None
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in steps)
+    return first, first + (last + 1) * tensor.element_size()

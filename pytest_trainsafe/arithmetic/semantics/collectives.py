@@ -1,204 +1,222 @@
 """Collectives: reductions add in the field, all others move packed numbers as they are.
 
 A backend would add the doubles.  So a reduction gathers the numbers of all ranks and adds them on
-each rank; a maximum or minimum is a decision, like that of two tensors on one rank.  Tested with
-real ranks in tests/arithmetic/test_arithmetic_collectives.py.
+each rank; a maximum or minimum is a decision, like that of two tensors on one rank.  A program sees
+no result before it waits for it (`compat/distributed/held_work.py`), of integers neither.  Tested
+with real ranks in tests/arithmetic/test_arithmetic_collectives.py and test_arithmetic_waits.py.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from pytest_trainsafe.arithmetic.errors import ExactError
+from pytest_trainsafe.arithmetic.errors import ExactError, changed_in_flight
 from pytest_trainsafe.arithmetic.numbers import Numbers
 from pytest_trainsafe.arithmetic.semantics.elementwise.decided import maximum, minimum
 from pytest_trainsafe.arithmetic.semantics.examples import none
 from pytest_trainsafe.arithmetic.table import moves, semantics_of
+from pytest_trainsafe.compat.distributed.held_work import (
+    Begun,
+    Held,
+    HeldWork,
+    boxed,
+    unboxed,
+    wait_by_tensor,
+)
+from pytest_trainsafe.compat.distributed.process_groups import group_named
+from pytest_trainsafe.compat.operators import schema_of
 
 moves(
-    *(
-        f"c10d.{name}"
-        for name in (
-            "allgather_", "_allgather_base_", "allgather_coalesced_",
-            "allgather_into_tensor_coalesced_", "alltoall_", "alltoall_base_", "barrier",
-            "broadcast_", "gather_", "recv_", "recv_any_source_", "scatter_", "send",
-        )
-    ),
-    *(
-        f"_c10d_functional.{name}"
-        for name in (
-            "all_gather_into_tensor", "all_gather_into_tensor_coalesced",
-            "all_gather_into_tensor_out", "all_to_all_single", "broadcast", "broadcast_",
-            "wait_tensor", "_wrap_tensor_autograd",
-        )
-    ),
+    *("c10d.barrier", "_c10d_functional.wait_tensor", "_c10d_functional._wrap_tensor_autograd"),
     *(f"fsdp.{name}" for name in ("all_gather_copy_in", "chunk_cat", "split_with_sizes_copy")),
     examples=none,
-)  # fmt: skip
+)
 
 #: torch.distributed.ReduceOp, by number.
 _KINDS = {0: "sum", 1: "avg", 3: "min", 4: "max"}
-Group = Any  # A torch.distributed.ProcessGroup, or its script object or name.
+Group = Any  # A torch.distributed.ProcessGroup.
+#: A tensor, a list of tensors, or a list of lists.
+Tensors = Any
 
 
-def reduced(n: Numbers, x: torch.Tensor, group: Group, kind: str) -> torch.Tensor:
-    """The reduction of `x` over all ranks of a group, on each of them."""
-    parts = [
-        torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(group.size())
-    ]
-    group.allgather([parts], [x.contiguous()]).wait()
-    if kind in ("sum", "avg"):
-        total = n.total(parts)
-        return n.divide(total, len(parts)) if kind == "avg" else total
-    if kind in ("min", "max"):
+def begin(n: Numbers, x: torch.Tensor, group: Group, kind: str) -> Begun:
+    """Begins the reduction of `x` over all ranks of a group; each rank gets the result."""
+    if kind not in _KINDS.values():
+        raise ExactError(
+            f"a reduction of exact numbers over ranks by {kind!r} has no semantics; sum, avg, min "
+            "and max have"
+        )
+    given = x.clone(memory_format=torch.contiguous_format)
+    parts = [torch.empty_like(given) for _ in range(group.size())]
+    work = group.allgather([parts], [given])
+
+    def finish() -> list[torch.Tensor]:
+        work.wait()
+        if kind in ("sum", "avg"):
+            total = n.total(parts)
+            return [n.divide(total, len(parts)) if kind == "avg" else total]
         choose = maximum if kind == "max" else minimum
-        return functools.reduce(functools.partial(choose, n), parts)
-    raise ExactError(
-        f"a reduction of exact numbers over ranks by {kind!r} has no semantics; sum, avg, min and "
-        "max have"
-    )
+        return [functools.reduce(functools.partial(choose, n), parts)]
+
+    return Begun([work], finish)
 
 
-def _group(script: Any) -> Group:
-    return torch.distributed.ProcessGroup.unbox(script)
+def _part(whole: torch.Tensor, group: Group) -> torch.Tensor:
+    """This rank's part of a tensor."""
+    part: torch.Tensor = whole.chunk(group.size())[group.rank()]
+    return part
 
 
-def _kind(reduce_op: Any) -> str:
-    number = int(reduce_op.op())
-    return _KINDS.get(number, f"ReduceOp {number}")
+def _together(begun: Sequence[Begun]) -> Begun:
+    works = [work for each in begun for work in each.works]
+    return Begun(works, lambda: [result for each in begun for result in each.finish()])
 
 
-def _done(tensors: list[torch.Tensor], group: Any) -> Any:
-    """A completed Work whose future has the tensors, which DistributedDataParallel's reads."""
-    return torch.ops.c10d.broadcast_(tensors, group, 0, 0, True, -1)
+def _flat(tensors: Tensors) -> list[torch.Tensor]:
+    return list(_each(tensors))
 
 
-@semantics_of("c10d.allreduce_", examples=none)
-def allreduce(
-    n: Numbers,
-    tensors: list[torch.Tensor],
-    group: Any,
-    op: Any,
-    sparse: Any = None,
-    *options: Any,
-    **keywords: Any,
-) -> Any:
+def _each(tensors: Tensors) -> Iterator[torch.Tensor]:
+    if isinstance(tensors, torch.Tensor):
+        yield tensors
+        return
     for each in tensors:
-        each.copy_(reduced(n, each, _group(group), _kind(op)))
-    return _done(tensors, group)
+        yield from _each(each)
 
 
-@semantics_of("c10d.allreduce_coalesced_", examples=none)
-def allreduce_coalesced(
-    n: Numbers, tensors: list[torch.Tensor], group: Any, op: Any, *options: Any, **keywords: Any
-) -> Any:
-    return allreduce(n, tensors, group, op)[1]
+def _copied(tensors: Tensors) -> Tensors:
+    if isinstance(tensors, torch.Tensor):
+        return tensors.clone()
+    return [_copied(each) for each in tensors]
 
 
-@semantics_of("c10d.reduce_", examples=none)
-def reduce(
-    n: Numbers,
-    tensors: list[torch.Tensor],
-    group: Any,
-    op: Any,
-    root: int,
-    *options: Any,
-    **keywords: Any,
-) -> Any:
-    """Only the root's tensor is written; the Work is that of a broadcast of copies."""
-    ranks = _group(group)
-    results = [reduced(n, each, ranks, _kind(op)) for each in tensors]
-    if ranks.rank() == root:
-        for each, result in zip(tensors, results, strict=True):
-            each.copy_(result)
-    return _done(results, group)[1]
+# Operators of process groups: their tensors are written and read by position.
 
 
-def _own_part(x: torch.Tensor, group: Group) -> torch.Tensor:
-    rows = x.shape[0] // group.size()
-    return x[group.rank() * rows : (group.rank() + 1) * rows]
+def _c10d(name: str, written: int | None, read: int | None, reduces: bool = False) -> None:
+    """States an operator of process groups; one that `reduces` does so with numbers only."""
+    operator = getattr(torch.ops.c10d, name)
+
+    @semantics_of(f"c10d.{name}", examples=none, between_ranks=True)
+    def rule(n: Numbers, *args: Any, **keywords: Any) -> Any:
+        outputs, inputs = ([] if at is None else _flat(args[at]) for at in (written, read))
+        if reduces and any(each.is_floating_point() for each in inputs):
+            begun = _reduced(n, name, *args)
+        else:
+            begun = _moved(operator, written, read, args, keywords)
+        held = Held(begun.finish, outputs, inputs, changed_in_flight(f"c10d.{name}"))
+        work = boxed(HeldWork(held, begun.works))
+        if len(schema_of(operator.default).returns) == 1:
+            return work
+        assert written is not None
+        return args[written], work
 
 
-@semantics_of("c10d._reduce_scatter_base_", examples=none)
-def reduce_scatter_base(
-    n: Numbers,
-    output: torch.Tensor,
-    x: torch.Tensor,
-    group: Any,
-    op: Any,
-    *options: Any,
-    **keywords: Any,
-) -> Any:
-    ranks = _group(group)
-    output.copy_(_own_part(reduced(n, x, ranks, _kind(op)), ranks).reshape(output.shape))
-    return output, _done([output.clone()], group)[1]
+def _moved(
+    operator: Any,
+    written: int | None,
+    read: int | None,
+    args: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+) -> Begun:
+    """Begins an operator on copies."""
+    copies = {at: _copied(args[at]) for at in {written, read} if at is not None}
+    returned = operator(*(copies.get(at, each) for at, each in enumerate(args)), **keywords)
+    work = unboxed(returned[-1] if isinstance(returned, tuple) else returned)
+
+    def finish() -> list[torch.Tensor]:
+        work.wait()
+        return [] if written is None else _flat(copies[written])
+
+    return Begun([work], finish)
 
 
-@semantics_of("c10d.reduce_scatter_tensor_coalesced_", examples=none)
-def reduce_scatter_coalesced(
-    n: Numbers,
-    outputs: list[torch.Tensor],
-    inputs: list[torch.Tensor],
-    group: Any,
-    op: Any,
-    *options: Any,
-    **keywords: Any,
-) -> Any:
-    for output, x in zip(outputs, inputs, strict=True):
-        reduce_scatter_base(n, output, x, group, op)
-    return _done([each.clone() for each in outputs], group)[1]
+def _reduced(n: Numbers, name: str, *args: Any) -> Begun:
+    """Begins a reduction; only the root of `reduce_` gets a result that differs from its input."""
+    scatters = "scatter" in name
+    tensors, script, op, *rest = args[1:] if scatters else args
+    group = torch.distributed.ProcessGroup.unbox(script)
+    given = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+    whole = [
+        each if isinstance(each, torch.Tensor) else torch.cat([part.reshape(-1) for part in each])
+        for each in given
+    ]
+    number = int(op.op())
+    kind = _KINDS.get(number, f"ReduceOp {number}")
+    begun = _together([begin(n, each, group, kind) for each in whole])
+
+    def finish() -> list[torch.Tensor]:
+        results = begun.finish()
+        if scatters:
+            return [_part(each.reshape(-1), group) for each in results]
+        return whole if name == "reduce_" and group.rank() != rest[0] else results
+
+    return Begun(begun.works, finish)
 
 
-@semantics_of("c10d.reduce_scatter_", examples=none)
-def reduce_scatter(
-    n: Numbers,
-    outputs: list[torch.Tensor],
-    inputs: list[list[torch.Tensor]],
-    group: Any,
-    op: Any,
-    *options: Any,
-    **keywords: Any,
-) -> Any:
-    ranks = _group(group)
-    for output, parts in zip(outputs, inputs, strict=True):
-        output.copy_(reduced(n, torch.stack(parts), ranks, _kind(op))[ranks.rank()])
-    return outputs, _done([each.clone() for each in outputs], group)[1]
+for _name, _written, _read in (
+    *(("allgather_", 0, 1), ("_allgather_base_", 0, 1), ("allgather_coalesced_", 0, 1)),
+    *(("allgather_into_tensor_coalesced_", 0, 1), ("alltoall_", 0, 1), ("alltoall_base_", 0, 1)),
+    *(("broadcast_", 0, 0), ("gather_", 0, 1), ("scatter_", 0, 1), ("send", None, 0)),
+    *(("recv_", 0, None), ("recv_any_source_", 0, None)),
+):
+    _c10d(_name, _written, _read)
+for _name, _read in (
+    *(("allreduce_", 0), ("allreduce_coalesced_", 0), ("reduce_", 0), ("reduce_scatter_", 1)),
+    *(("_reduce_scatter_base_", 1), ("reduce_scatter_tensor_coalesced_", 1)),
+):
+    _c10d(_name, 0, _read, reduces=True)
 
 
-def _named(group: Any) -> Group:
-    from pytest_trainsafe.compat.distributed.process_groups import (
-        group_named,  # imports torch.distributed
-    )
-
-    found: Group = group_named(group)
-    return found
+# Functional collectives: the first argument is read, and the last one is the group.
 
 
-@semantics_of("_c10d_functional.all_reduce", examples=none)
-def functional_all_reduce(n: Numbers, x: torch.Tensor, op: str, group: Any) -> torch.Tensor:
-    return reduced(n, x, _named(group), op)
+def _functional(name: str, begins: Callable[..., tuple[Begun, list[torch.Tensor]]]) -> None:
+    """States a functional collective; `begins` also returns tensors like the results."""
+
+    @semantics_of(f"_c10d_functional.{name}", examples=none, between_ranks=True)
+    def rule(n: Numbers, given: Tensors, *rest: Any) -> Any:
+        inputs = _flat(given)
+        begun, like = begins(n, given, *rest)
+        outputs = inputs if name.endswith("_") else [torch.empty_like(each) for each in like]
+        held = Held(begun.finish, outputs, inputs)
+        for each in outputs:  # which may be waited for one after the other
+            wait_by_tensor(each, HeldWork(held, begun.works))
+        return outputs[0] if isinstance(given, torch.Tensor) else outputs
 
 
-@semantics_of("_c10d_functional.all_reduce_coalesced", examples=none)
-def functional_all_reduce_coalesced(
-    n: Numbers, tensors: Sequence[torch.Tensor], op: str, group: Any
-) -> list[torch.Tensor]:
-    return [reduced(n, each, _named(group), op) for each in tensors]
+def _moving(operator: Any) -> Callable[..., tuple[Begun, list[torch.Tensor]]]:
+    def begins(n: Numbers, given: Tensors, *rest: Any) -> tuple[Begun, list[torch.Tensor]]:
+        own = _flat(operator(_copied(given), *rest))
+        return Begun(
+            [], lambda: [torch.ops._c10d_functional.wait_tensor(each) for each in own]
+        ), own
+
+    return begins
 
 
-@semantics_of("_c10d_functional.reduce_scatter_tensor", examples=none)
-def functional_reduce_scatter(
-    n: Numbers, x: torch.Tensor, op: str, size: int, group: Any
-) -> torch.Tensor:
-    return _own_part(reduced(n, x, _named(group), op), _named(group)).clone()
+def _reducing(
+    n: Numbers, given: Tensors, kind: str, *rest: Any
+) -> tuple[Begun, list[torch.Tensor]]:
+    group, inputs = group_named(rest[-1]), _flat(given)
+    begun = _together([begin(n, each, group, kind) for each in inputs])
+    if len(rest) == 1:
+        return begun, inputs
+    scattered = Begun(begun.works, lambda: [_part(each, group) for each in begun.finish()])
+    return scattered, [_part(each, group) for each in inputs]
 
 
-@semantics_of("_c10d_functional.reduce_scatter_tensor_coalesced", examples=none)
-def functional_reduce_scatter_coalesced(
-    n: Numbers, tensors: Sequence[torch.Tensor], op: str, size: int, group: Any
-) -> list[torch.Tensor]:
-    return [functional_reduce_scatter(n, each, op, size, group) for each in tensors]
+for _name in (
+    *("all_gather_into_tensor", "all_gather_into_tensor_coalesced", "all_to_all_single"),
+    *("broadcast", "broadcast_"),
+):
+    _functional(_name, _moving(getattr(torch.ops._c10d_functional, _name)))
+for _name in (
+    *("all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_"),
+    *("reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"),
+):
+    _functional(_name, _reducing)

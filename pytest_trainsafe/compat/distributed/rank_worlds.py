@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
@@ -74,15 +73,6 @@ def isolate_threads(wanted: bool) -> None:
     """Whether a name denotes, in each thread, the process group that this thread registered."""
     inner: Any = torch._C._distributed_c10d
     inner._set_thread_isolation_mode(wanted)
-
-
-def below_python() -> AbstractContextManager[object]:
-    """Hides operators in this context from modes and subclasses, as those of a C++ backend are."""
-    inner: Any = torch._C
-    hidden = ExitStack()
-    hidden.enter_context(inner._DisableTorchDispatch())
-    hidden.enter_context(inner.DisableTorchFunction())
-    return hidden
 
 
 #: The function that `register` was last called with.

@@ -18,7 +18,8 @@ from typing import Any, Literal
 import torch
 
 from pytest_trainsafe.compat.dispatch_modes import TorchDispatchMode
-from pytest_trainsafe.compat.operators import schema_of
+from pytest_trainsafe.compat.operators import schema_of, used_tensors
+from pytest_trainsafe.compat.tensors import bytes_of
 from pytest_trainsafe.core.code_files import calling_lines, owner_of
 
 #: What an operator did to a buffer, and what the call does to it: it will write the buffer
@@ -91,8 +92,8 @@ def departed(
     if watch is None:
         return None
     watch.calls += 1
-    ranges = [(*place, True) for each in outputs if (place := _bytes_of(each)) is not None]
-    ranges += [(*place, False) for each in inputs if (place := _bytes_of(each)) is not None]
+    ranges = [(*place, True) for each in outputs if (place := bytes_of(each)) is not None]
+    ranges += [(*place, False) for each in inputs if (place := bytes_of(each)) is not None]
     flight = Flight(str(call), line, ranges, [*inputs, *outputs])
     watch.flights.append(flight)
     return flight
@@ -105,33 +106,12 @@ def landed(flight: Flight | None) -> None:
         watch.flights.remove(flight)
 
 
-def _bytes_of(tensor: torch.Tensor) -> tuple[int, int] | None:
-    """The addresses from the first to after the last byte of a tensor; None if it has no memory."""
-    if not tensor.numel():
-        return None
-    try:
-        first = tensor.data_ptr()
-    except (RuntimeError, NotImplementedError):  # fake and functional tensors
-        return None
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    last = sum((size - 1) * stride for size, stride in steps)
-    return first, first + (last + 1) * tensor.element_size()
-
-
-#: Operators that only ask for a tensor's shape or dtype.
-_SHAPES = (
-    *("empty", "zeros", "ones", "full", "rand", "randn", "new_", "sym_", "is_", "size", "stride"),
-    *("dim", "numel", "storage_offset", "prim", "resize_", "set_"),
-)
-
-
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees each operator of a rank, and reports those that use a buffer in flight."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
-        self._kinds: dict[Any, list[bool | None] | None] = {}
 
     def __torch_dispatch__(
         self,
@@ -143,26 +123,12 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(each not in _PLAIN for each in types):
             return NotImplemented  # the subclass calls operators on the tensors that it holds
         if self._watch.flights:
-            self._look_at(func, args, kwargs or {})
+            for tensor, writes in used_tensors(func, args, kwargs or {}):
+                self._check(func, tensor, writes)
         return func(*args, **(kwargs or {}))
 
-    def _look_at(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if func not in self._kinds:
-            self._kinds[func] = _kinds_of(func)
-        kinds = self._kinds[func]
-        if kinds is None:
-            return
-        names = [argument.name for argument in schema_of(func).arguments]
-        values = [*args, *(kwargs.get(name) for name in names[len(args) :])]
-        for writes, value in zip(kinds, values, strict=False):
-            if writes is None:
-                continue
-            for tensor in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(tensor, torch.Tensor):
-                    self._check(func, tensor, writes)
-
     def _check(self, func: Any, tensor: torch.Tensor, writes: bool) -> None:
-        place = _bytes_of(tensor)
+        place = bytes_of(tensor)
         if place is None:
             return
         for flight in self._watch.flights:
@@ -178,20 +144,6 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
-def _kinds_of(func: Any) -> list[bool | None] | None:
-    """For each argument whether the operator writes it, None if it only views it.
-
-    None for an operator that uses no values.
-    """
-    schema = schema_of(func)
-    if schema.name.rpartition("::")[2].startswith(_SHAPES):
-        return None
-    return [
-        False if argument.alias_info is None else (True if argument.alias_info.is_write else None)
-        for argument in schema.arguments
-    ]
 
 
 def _overwrites(name: str) -> bool:

@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from pytest_trainsafe.compat.distributed.held_work import HeldWork
 from pytest_trainsafe.compat.distributed.process_groups import default_group, functional_collectives
 from pytest_trainsafe.core.code_files import calling_lines
 from pytest_trainsafe.core.rank import current_rank
@@ -271,9 +272,11 @@ def waiting(work: Any, call: int) -> Iterator[None]:
         return
     ledger, known = _current, _current.call_of(work)
     ledger.blocked.enter(call if known == UNKNOWN else known)
+    _within.active = True  # a Work may wait for others
     try:
         yield
     finally:
+        _within.active = False
         ledger.blocked.leave()
 
 
@@ -314,7 +317,8 @@ def wrap() -> None:
     c10d.init_process_group = dist.init_process_group = _recorded_join(c10d.init_process_group)
     batch = _recorded_batch(c10d.batch_isend_irecv)
     c10d.batch_isend_irecv = dist.batch_isend_irecv = batch
-    setattr(c10d.Work, "wait", _recorded_wait(c10d.Work.wait))  # noqa: B010 - mypy
+    for each in (c10d.Work, HeldWork):
+        setattr(each, "wait", _recorded_wait(each.wait))  # noqa: B010 - mypy
     functional: Any = functional_collectives()
     if functional is not None:
         _record_functional(functional)
@@ -369,14 +373,10 @@ def _recorded_wait(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         # A wait with a timeout never blocks forever.
-        if torch.compiler.is_compiling() or args or kwargs or _within.active or _current is None:
+        if torch.compiler.is_compiling() or args or kwargs:
             return original(self, *args, **kwargs)
-        ledger = current()
-        ledger.blocked.enter(ledger.call_of(self))
-        try:
+        with waiting(self, UNKNOWN):
             return original(self)
-        finally:
-            ledger.blocked.leave()
 
     return wait
 

@@ -15,19 +15,14 @@ from torch.distributed import ReduceOp
 from torch.futures import Future
 
 from pytest_trainsafe.compat.dispatch_modes import reducing_mode
+from pytest_trainsafe.compat.distributed.held_work import Begun, Held
 from pytest_trainsafe.compat.distributed.rank_worlds import BACKEND, RENAMED
 from pytest_trainsafe.core.code_files import calling_lines
 from pytest_trainsafe.launch.collectives import in_flight, ledger
 from pytest_trainsafe.launch.collectives.in_flight import Flight
 from pytest_trainsafe.launch.threads.collectives import Given, reduction_name
 from pytest_trainsafe.launch.threads.mail import Mail, Message
-from pytest_trainsafe.launch.threads.meeting import (
-    GroupKey,
-    Meeting,
-    Meetings,
-    below_python,
-    write,
-)
+from pytest_trainsafe.launch.threads.meeting import GroupKey, Meeting, Meetings
 
 Tensors = Sequence[torch.Tensor]
 
@@ -43,11 +38,25 @@ class _Work(_TorchWork):  # type: ignore[misc]
         super().__init__()
         self._group, self._outputs, self._flight = group, list(outputs), flight
         self._call = ledger.number_of_call()
+        self._held: Held | None = None
+
+    def hold(self, call: str, inputs: Tensors, outputs: Tensors) -> None:
+        """Makes a wait notice that the program has changed an input since the call."""
+        from pytest_trainsafe.arithmetic.errors import changed_in_flight  # of the mode
+
+        def finish() -> Tensors:
+            self._complete()
+            return outputs
+
+        self._held = Held(finish, outputs, inputs, changed_in_flight(call))
 
     def wait(self, timeout: Any = None) -> bool:
         """Returns when the call is complete; there are no timeouts."""
         with ledger.waiting(self, self._call):
-            self._complete()
+            if self._held is None:
+                self._complete()
+            else:
+                self._held.deliver()
         in_flight.landed(self._flight)
         return True
 
@@ -123,34 +132,17 @@ class _PointToPoint(_Work):
 
 
 class _Reduced(_Work):
-    """A reduction that a mode has computed; its result is written when the rank waits for it.
+    """A reduction that a mode computes when the rank waits for it.
 
-    A program that reads it before, or never waits, does not see it.  If the program has changed an
-    input since the call, the result is NaN: a backend may read the input until it is waited for.
-    `taken` are these inputs, none of a call that waits itself.
+    `inputs` are those that the program may not change before, none of a call that waits itself.
     """
 
-    def __init__(self, group: TurnGroup, taken: Tensors, outputs: Tensors, values: Tensors) -> None:
+    def __init__(self, group: TurnGroup, begun: Begun, inputs: Tensors, outputs: Tensors) -> None:
         super().__init__(group, outputs, None)
-        self._values: list[torch.Tensor] | None = list(values)
-        with below_python():
-            self._taken = [(each, each.detach().clone()) for each in taken]
-
-    def _complete(self) -> None:
-        values, self._values = self._values, None
-        if values is None:
-            return
-        with below_python():
-            kept = all(_same_bits(now.detach(), then) for now, then in self._taken)
-            for output, value in zip(self._outputs, values, strict=True):
-                if kept:
-                    write(output, value)
-                else:
-                    output.data.fill_(torch.nan)
-        self._taken = []
+        self._begun, self._held = begun, Held(begun.finish, outputs, inputs)
 
     def _is_done(self) -> bool:
-        return True
+        return all(each._is_done() for each in self._begun.works)
 
 
 class TurnGroup(_ProcessGroup):  # type: ignore[misc]
@@ -209,26 +201,33 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         flight = None
         if given.is_async:
             flight = in_flight.departed(given, line, given.inputs, given.outputs)
-        return _Collective(self, meeting, given.outputs, flight)
+        work = _Collective(self, meeting, given.outputs, flight)
+        if given.is_async and reducing_mode() is not None:
+            work.hold(given.op, given.inputs, given.outputs)
+        return work
 
-    def _by_mode(self, inputs: Tensors, op: Any) -> list[torch.Tensor] | None:
-        """The reductions of tensors whose numbers only a mode can add; None if there is none.
+    def _by_mode(
+        self, inputs: Tensors, op: Any, opts: Any, outputs: Tensors, taken: slice = slice(None)
+    ) -> _Work | None:
+        """A reduction of tensors whose numbers only a mode can add; None if there is none.
 
         A group in C++ calls operators, which modes see; what this group computes they do not.
+        `taken` are the results that this rank receives.
         """
         mode = reducing_mode()
         if mode is None or not any(each.is_floating_point() for each in inputs):
             return None
-        kind = reduction_name(op).lower()
-        return mode.reduced_over(inputs, self, kind)
+        works, finish = mode.reduced_over(inputs, self, reduction_name(op).lower())
+        kept = inputs if _is_async(opts) else ()
+        return _Reduced(self, Begun(works, lambda: finish()[taken]), kept, outputs)
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> _Work:
         """Reduces tensors in place."""
         tensors = _listed(tensors)
         op = ReduceOp.SUM if opts is None else opts.reduceOp
-        if (values := self._by_mode(tensors, op)) is not None:
-            return _Reduced(self, tensors if _is_async(opts) else (), tensors, values)
-        return self._call(Given("all_reduce", list(tensors), list(tensors), op), opts)
+        return self._by_mode(tensors, op, opts, tensors) or self._call(
+            Given("all_reduce", list(tensors), list(tensors), op), opts
+        )
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> _Work:
         """Reduces several tensors in place."""
@@ -238,10 +237,10 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         """Reduces into the root's tensor."""
         root = opts.rootRank
         outputs = list(tensors) if root == self.at else []
-        if (values := self._by_mode(tensors, opts.reduceOp)) is not None:
-            taken = tensors if _is_async(opts) else ()
-            return _Reduced(self, taken, outputs, values if outputs else [])
-        return self._call(Given("reduce", list(tensors), outputs, opts.reduceOp, root), opts)
+        taken = slice(len(outputs))
+        return self._by_mode(tensors, opts.reduceOp, opts, outputs, taken) or self._call(
+            Given("reduce", list(tensors), outputs, opts.reduceOp, root), opts
+        )
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> _Work:
         """Copies the root's tensors to all ranks."""
@@ -272,10 +271,10 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         """Reduces lists of one tensor for each rank, of which each rank receives its own."""
         flat = [tensor for each in inputs for tensor in each]
         op = ReduceOp.SUM if opts is None else opts.reduceOp
-        if (values := self._by_mode(flat, op)) is not None:
-            taken = flat if _is_async(opts) else ()
-            return _Reduced(self, taken, outputs, values[self.at :: self.size()])
-        return self._call(Given("reduce_scatter", flat, list(outputs), op), opts)
+        taken = slice(self.at, None, self.size())
+        return self._by_mode(flat, op, opts, outputs, taken) or self._call(
+            Given("reduce_scatter", flat, list(outputs), op), opts
+        )
 
     def reduce_scatter_single(self, output: Any, given: torch.Tensor, opts: Any = None) -> _Work:
         """Reduces a tensor of which each rank receives its part."""
@@ -337,7 +336,10 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         message = Message(self.key, sends, self.at, peer, tag, tensors[0], line)
         buffers = (tensors, ()) if sends else ((), tensors)
         flight = in_flight.departed(message.call, line, *buffers)
-        return _PointToPoint(self, self.mail.post(message), flight)
+        work = _PointToPoint(self, self.mail.post(message), flight)
+        if sends and reducing_mode() is not None:
+            work.hold(message.call, tensors, ())
+        return work
 
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> _Work:
         """Sends a tensor; the Work is complete when the other rank has posted the receive."""
@@ -358,13 +360,6 @@ def _listed(tensors: Tensors | torch.Tensor) -> Tensors:
 
 for _old, _new in RENAMED.items():
     setattr(TurnGroup, _old, getattr(TurnGroup, _new))
-
-
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one dtype have equal bits, NaN included."""
-    if one.dtype is not torch.float64:
-        return torch.equal(one, other)
-    return torch.equal(one.contiguous().view(torch.int64), other.contiguous().view(torch.int64))
 
 
 def _is_async(opts: Any) -> bool:

@@ -6,14 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from pytest_trainsafe.compat.distributed.held_work import below_python, hide, write
 from pytest_trainsafe.core.schedule import Schedule
-from pytest_trainsafe.launch.threads.meeting import (
-    GroupKey,
-    below_python,
-    hide,
-    output_moment,
-    write,
-)
+from pytest_trainsafe.launch.threads.meeting import GroupKey, output_moment
 from pytest_trainsafe.launch.threads.turns import Turns
 
 

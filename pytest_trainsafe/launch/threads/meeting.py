@@ -6,27 +6,16 @@ a mismatch, which ends the group at once.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
-
 from pytest_trainsafe.compat.dispatch_modes import reducing_mode
-from pytest_trainsafe.compat.distributed import rank_worlds
+from pytest_trainsafe.compat.distributed.held_work import below_python, hide, write
 from pytest_trainsafe.core.schedule import Moment, Schedule
 from pytest_trainsafe.launch.threads.collectives import DisagreementError, Given, Values, results
 from pytest_trainsafe.launch.threads.turns import Turns
 
 #: A process group: its name, and the global ranks of its members.
 GroupKey = tuple[str, tuple[int, ...]]
-
-
-@contextlib.contextmanager
-def below_python() -> Iterator[None]:
-    """Hides operators in this context from modes and autograd, as those of a C++ backend are."""
-    with rank_worlds.below_python(), torch.no_grad():
-        yield
 
 
 def output_moment(schedule: Schedule) -> Moment:
@@ -163,18 +152,3 @@ class Meetings:
                 write(output, value)
         if len(meeting.received) == len(meeting.given):
             meeting.values = [[] for _ in meeting.given]
-
-
-def hide(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-    """Fills buffers that are only received into with NaN, until the call completes."""
-    given = {each.untyped_storage().data_ptr() for each in inputs}
-    with below_python():
-        for each in outputs:
-            # An input may be a part of the output, as of a gather in place.
-            if each.is_floating_point() and each.untyped_storage().data_ptr() not in given:
-                each.data.fill_(torch.nan)
-
-
-def write(output: torch.Tensor, value: torch.Tensor) -> None:
-    """Writes into a tensor without autograd's notice, as a C++ backend does."""
-    output.data.copy_(value if value.shape == output.shape else value.reshape(output.shape))

@@ -74,19 +74,19 @@ def _known(finding: Finding, apart: Sequence[Apart], same: Sequence[Apart]) -> F
     for each in apart:
         own = not each.names or finding.where.path in each.names
         if own and factor and _has_factor(each, factor):
-            return _caused(
-                finding, each, f"{each.key} is {each.here}, in the reference {each.there}"
-            )
-    for each in same:
-        if finding.where.path in each.names and (finding.pattern is None or factor):
-            text = f"{each.key} ends at {each.here}, in the reference at {each.there}"
-            return _caused(finding, each, text)
+            text = f"{each.key} is {each.here}, in the reference {each.there}"
+            return _caused(finding, each.key, text)
+    own_same = [each for each in same if finding.where.path in each.names]
+    if own_same and (finding.pattern is None or factor):
+        texts = [f"{s.key} ends at {s.here}, in the reference at {s.there}" for s in own_same]
+        keys = " and another ".join(each.key for each in own_same)
+        return _caused(finding, keys, "; ".join(texts))
     return finding
 
 
-def _caused(finding: Finding, apart: Apart, values: str) -> Finding:
+def _caused(finding: Finding, keys: str, values: str) -> Finding:
     pattern = finding.pattern or Pattern(
-        "setting", f"what the optimizer updates wrongly, and nothing else, has another {apart.key}"
+        "setting", f"what the optimizer updates wrongly, and nothing else, has another {keys}"
     )
     pattern = msgspec.structs.replace(pattern, cause=_THE_SETTING + values)
     return msgspec.structs.replace(finding, pattern=pattern)

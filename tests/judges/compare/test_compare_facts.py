@@ -146,7 +146,9 @@ def test_a_setting_is_the_cause_of_an_update_only_with_its_factor_and_its_parame
     here: str, there: str, names: tuple[str, ...], factor: float, named: bool
 ) -> None:
     apart = [Apart("lr", here, there, names)]
-    update, gradient = of_settings([wrong(0, "update", factor), wrong(0, "main_grad", 2.0)], apart)
+    update, gradient = of_settings(
+        [wrong(0, "update", factor), wrong(0, "main_grad", 2.0)], apart, ()
+    )
 
     assert update.pattern is not None
     assert gradient.pattern is not None
@@ -154,3 +156,28 @@ def test_a_setting_is_the_cause_of_an_update_only_with_its_factor_and_its_parame
     if named:
         assert update.pattern.cause == "the optimizer's setting lr is 0.1, in the reference 0.05"
     assert gradient.pattern.cause == "a factor"
+
+
+@pytest.mark.parametrize(
+    ("names", "factor", "also", "named"),
+    [
+        (("up.weight",), 0.0, "activation", True),
+        (("up.weight",), 0.667, "activation", True),
+        (("up.weight", "down.weight"), 0.0, "activation", False),
+        (("down.weight",), 0.0, "activation", False),
+        (("up.weight",), 0.0, "main_grad", False),
+    ],
+    ids=["no pattern", "a factor of its own", "right ones too", "another one", "a wrong gradient"],
+)
+def test_a_setting_of_all_wrong_updates_and_of_no_others_is_their_cause(
+    names: tuple[str, ...], factor: float, also: str, named: bool
+) -> None:
+    apart = [Apart("weight_decay", "0", "0.1", names)]
+    average = msgspec.structs.replace(
+        wrong(0), where=TensorId(0, None, "update", "average", "up.weight")
+    )
+    findings = [wrong(0, "update", factor), average, wrong(0, also)]
+    update, follows, other = of_settings(findings, apart, {"up.weight", "down.weight"})
+    assert follows.pattern is None
+    assert other.pattern is None
+    assert (update.pattern is not None and is_setting(update.pattern)) == named

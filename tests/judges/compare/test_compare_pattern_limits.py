@@ -163,6 +163,16 @@ def test_a_factor_equal_to_the_product_of_all_sizes_is_explained() -> None:
     assert "which equals tp*dp*micro-batches" in found.text
 
 
+@pytest.mark.parametrize(("factor", "name"), [(0.2516, None), (0.25, "1/micro-batches")])
+def test_a_single_number_has_the_factor_of_a_size_only_up_to_rounding(
+    factor: float, name: str | None
+) -> None:
+    reference = torch.tensor(1.7, dtype=torch.float64)
+    wrong = alone(factor * reference, reference, kind="loss", factors={"micro-batches": 4})
+    found = scaled(wrong)
+    assert (None if found is None else found.equals) == (None if name is None else (name,))
+
+
 def test_boolean_masks_split_over_ranks_are_explained_as_a_partial_sum() -> None:
     mask = drawn("mask", 24, 16) > 0
     left = torch.arange(16) < 8

@@ -1,4 +1,7 @@
-"""Says of a factor of an update that a setting of the optimizer causes it, if one differs so.
+"""Says of a wrong update that a setting of the optimizer causes it, if one differs so.
+
+Either the setting differs by the factor of the update, or it differs for the parameters of all
+wrong updates and for no others, as a schedule that stepped twice or a decay that is not applied.
 
 Called by the ladder for a failed rung.
 """
@@ -6,7 +9,7 @@ Called by the ladder for a failed rung.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -14,6 +17,7 @@ from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.guards.later_steps import Apart, settings_apart
 from pytest_trainsafe.judges.compare.rung import RungTraces
+from pytest_trainsafe.trace.facts import Settings
 
 #: The largest relative difference between the factor of an update and that of a setting.
 NEAR = 1e-3
@@ -22,15 +26,28 @@ _THE_SETTING = "the optimizer's setting "
 
 
 def with_known_setting(rung: RungTraces, comparison: Comparison) -> None:
-    """Replace the causes of factors of updates in `comparison` by the setting with this factor."""
-    if any(map(_scales, comparison.findings)):
+    """Replace the causes of wrong updates in `comparison` by the setting that explains them."""
+    if any(map(_is_update, comparison.findings)):
         apart = settings_apart(rung.candidate, rung.reference)
-        comparison.findings[:] = of_settings(comparison.findings, apart)
+        groups = (group for rank in rung.candidate.ranks for group in rank.events_of(Settings))
+        held = frozenset(name for group in groups for name in group.parameters)
+        comparison.findings[:] = of_settings(comparison.findings, apart, held)
 
 
-def of_settings(findings: Iterable[Finding], apart: Sequence[Apart]) -> list[Finding]:
-    """The findings; an update with the factor of a setting that differs has this as its cause."""
-    return [_known(finding, apart) for finding in findings]
+def of_settings(
+    findings: Iterable[Finding], apart: Sequence[Apart], held: Collection[str]
+) -> list[Finding]:
+    """The findings; an update that a setting that differs explains has this as its cause.
+
+    `held` has the parameters that the optimizer holds: others, such as an average of the weights,
+    only follow.
+    """
+    found = [*findings]
+    wrong = _failing(found, "update") & {*held}
+    # A wrong gradient makes a wrong update whatever the settings are.
+    explained = not wrong & _failing(found, "main_grad")
+    same = [each for each in apart if explained and {*each.names} == wrong]
+    return [_known(finding, apart, same) for finding in found]
 
 
 def is_setting(pattern: Pattern) -> bool:
@@ -38,24 +55,41 @@ def is_setting(pattern: Pattern) -> bool:
     return pattern.cause.startswith(_THE_SETTING)
 
 
-def _scales(finding: Finding) -> bool:
-    kind = "" if finding.where is None else finding.where.kind
-    pattern = finding.pattern
-    return kind == "update" and pattern is not None and pattern.factor != 0
+def _failing(findings: Iterable[Finding], kind: str) -> set[str]:
+    """The paths of the wrong tensors of a kind."""
+    wrong = (each.where for each in findings if each.verdict == "fail" and each.where is not None)
+    return {where.path for where in wrong if where.kind == kind}
 
 
-def _known(finding: Finding, apart: Sequence[Apart]) -> Finding:
-    if not _scales(finding):
+def _is_update(finding: Finding) -> bool:
+    return bool(_failing([finding], "update"))
+
+
+def _known(finding: Finding, apart: Sequence[Apart], same: Sequence[Apart]) -> Finding:
+    """The finding with its cause; `same` are settings that differ for all wrong updates alone."""
+    if not _is_update(finding):
         return finding
     assert finding.where is not None
-    assert finding.pattern is not None
+    factor = 0.0 if finding.pattern is None else finding.pattern.factor
     for each in apart:
         own = not each.names or finding.where.path in each.names
-        if own and _has_factor(each, finding.pattern.factor):
-            cause = f"{_THE_SETTING}{each.key} is {each.here}, in the reference {each.there}"
-            pattern = msgspec.structs.replace(finding.pattern, cause=cause)
-            return msgspec.structs.replace(finding, pattern=pattern)
+        if own and factor and _has_factor(each, factor):
+            text = f"{each.key} is {each.here}, in the reference {each.there}"
+            return _caused(finding, each.key, text)
+    own_same = [each for each in same if finding.where.path in each.names]
+    if own_same and (finding.pattern is None or factor):
+        texts = [f"{s.key} ends at {s.here}, in the reference at {s.there}" for s in own_same]
+        keys = " and another ".join(each.key for each in own_same)
+        return _caused(finding, keys, "; ".join(texts))
     return finding
+
+
+def _caused(finding: Finding, keys: str, values: str) -> Finding:
+    pattern = finding.pattern or Pattern(
+        "setting", f"what the optimizer updates wrongly, and nothing else, has another {keys}"
+    )
+    pattern = msgspec.structs.replace(pattern, cause=_THE_SETTING + values)
+    return msgspec.structs.replace(finding, pattern=pattern)
 
 
 def _has_factor(apart: Apart, factor: float) -> bool:

@@ -16,6 +16,9 @@ from pytest_trainsafe.judges.compare.tensors.errors import Norms, spread
 #: An explanation may leave this share of the error unexplained even if rounding allows less.
 LEFT_OVER = 0.01
 
+#: The same for a tensor of fewer than `FEW` elements.
+LEFT_BY_FEW = 1e-6
+
 #: Tensors of fewer elements than this easily match a pattern by chance.
 FEW = 4
 
@@ -99,11 +102,12 @@ class WrongTensor:
     def settles(self, left: float, allowed: float | None = None) -> bool:
         """Whether a remaining error of norm `left` is rounding, or at most 1 % of `error`.
 
-        `allowed` is as for `explains`.
+        `allowed` is as for `explains`.  A few elements match up to 1 % by chance, so theirs may
+        leave no more than rounding, or a millionth.
         """
-        share = 0.25 if self.value.numel() >= FEW else 0.05
-        rounding = self.allowed if allowed is None else allowed
-        return self.within(left, max(min(3 * rounding, share * self.error), LEFT_OVER * self.error))
+        rounding = 3 * (self.allowed if allowed is None else allowed)
+        share, kept = (0.05, LEFT_BY_FEW) if self.value.numel() < FEW else (0.25, LEFT_OVER)
+        return self.within(left, max(min(rounding, share * self.error), kept * self.error))
 
     def within(self, left: float, limit: float) -> bool:
         """Whether a remaining error is at most `limit`; of exact numbers, whether it is zero."""

@@ -8,14 +8,16 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import nn
 
+from pytest_trainsafe.compat.autograd import right_factor
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.criteria import is_node
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 from pytest_trainsafe.judges.learn.instrument.slips.steps.graph import within
 from pytest_trainsafe.record.clock import in_backward
 
 #: The most gathered or reduced tensors that are remembered.
 _MANY = 64
-#: The most tensors that are gathered for one loss, and how exactly a matrix is a multiple.
-_FEW, _EQUAL = 8, 1e-4
+#: The most tensors that are gathered for one loss, and operators between a product and the logits.
+_FEW, _BETWEEN = 8, 8
 
 
 class Replicas(Watcher):
@@ -98,8 +100,8 @@ class Replicas(Watcher):
     def _numbers(self, logits: object, labels: object) -> None:
         """Whether labels that number gathered examples select those of another rank.
 
-        The part of the logits that is this rank's own is that which the product of two tensors that
-        it has given is proportional to: a program may gather in any order.
+        Where this rank's examples are among those that the logits multiply with is found by what it
+        has given, since a program may gather in any order.
         """
         if not isinstance(logits, torch.Tensor) or not isinstance(labels, torch.Tensor):
             return
@@ -109,14 +111,13 @@ class Replicas(Watcher):
         numbers = labels - torch.arange(count, device=labels.device)
         if count < 2 or every % count or every == count or bool((numbers != numbers[0]).any()):
             return
-        blocks = logits.detach().double().split(count, 1)
+        factor = _right_factor(logits.grad_fn)
+        if factor is None or factor.shape[-1] != every:
+            return
         own = {
             at
-            for one in self._given
-            for other in self._given
-            if one.shape == other.shape and len(one) == count
-            for at, block in enumerate(blocks)
-            if _is_multiple(block, one.double() @ other.double().T)
+            for at, block in enumerate(factor.detach().T.split(count))
+            if any(torch.equal(block, each.to(block.dtype)) for each in self._given)
         }
         if len(own) == 1 and int(numbers[0]) not in (at * count for at in own):
             text = f"{count} labels from {int(numbers[0])}, this rank's from {min(own) * count}"
@@ -148,10 +149,16 @@ class Replicas(Watcher):
         self._last.clear()
 
 
-def _is_multiple(block: torch.Tensor, product: torch.Tensor) -> bool:
-    """Whether a matrix is a positive multiple of another one, as with a temperature."""
-    size = float(block.norm() * product.norm())
-    return size > 0 and float((block * product).sum()) > (1 - _EQUAL) * size
+def _right_factor(node: Any) -> torch.Tensor | None:
+    """The right factor of the product of matrices that is scaled to become logits."""
+    waiting = [node]
+    for _ in range(_BETWEEN):
+        node = waiting.pop(0) if waiting else None
+        if is_node(node, "Mm"):
+            return right_factor(node)
+        if is_node(node, "Mul", "Div", "Add", "Sub"):
+            waiting += [each for each, _ in node.next_functions]
+    return None
 
 
 def _place(tensor: object) -> tuple[int, int] | None:

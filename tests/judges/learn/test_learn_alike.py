@@ -23,6 +23,7 @@ _WEIGHTS = (
     "where DistributedDataParallel wraps a model, each matrix of torch.nn.Parameter that begins "
     "with the same random numbers on two ranks is equal on them after a step"
 )
+_REPLICAS = "each torch.nn.Parameter whose gradient is equal on two ranks is equal on them"
 #: What breaks if a program has a fault.
 FAULTS = {
     (replicas, "same data"): {_BATCHES},
@@ -30,6 +31,7 @@ FAULTS = {
     (replicas, "unwrapped loss"): {_WEIGHTS},
     (walkers, "own statistics"): {_BUFFERS},
     (walkers, "same data"): {_SUMS},
+    (walkers, "own weights"): {_REPLICAS},
     (owners, "own norm"): {_FACTOR},
 }
 PROGRAMS = (replicas, walkers, owners)
@@ -53,7 +55,7 @@ def _rules(runs: dict[Call, ObservedRun]) -> list[Invariant]:
         each
         for each in found
         if (each.claim.relation == "alike" and each.claim["attribute"] in about)
-        or each.claim["form"] == "began"
+        or each.claim["form"] in ("began", "reduced")
     ]
 
 

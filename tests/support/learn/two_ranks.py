@@ -102,7 +102,7 @@ def divided(seed: int, fault: str) -> None:
 
 def walkers(seed: int, fault: str) -> None:
     """Two replicas that reduce by hand, and scale by statistics of both."""
-    torch.manual_seed(seed)
+    torch.manual_seed(seed + (dist.get_rank() if fault == "own weights" else 0))
     draw = torch.Generator().manual_seed(
         7 * seed + (0 if fault == "same data" else dist.get_rank())
     )

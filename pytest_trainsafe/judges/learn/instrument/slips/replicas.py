@@ -116,7 +116,7 @@ class Replicas(Watcher):
             return
         own = {
             at
-            for at, block in enumerate(factor.detach().T.split(count))
+            for at, block in enumerate(factor.detach().T.split(count))  # type: ignore[no-untyped-call]
             if any(torch.equal(block, each.to(block.dtype)) for each in self._given)
         }
         if len(own) == 1 and int(numbers[0]) not in (at * count for at in own):

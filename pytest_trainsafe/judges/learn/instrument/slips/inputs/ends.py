@@ -50,7 +50,7 @@ class Ends(Watcher):
         end = int(tokens[0, -1])
         if not bool((labels == following)[counted].all()) or not bool(counted.any()):
             return
-        self._over.update(labels[counted].unique().tolist())
+        self._over.update(labels[counted].unique().tolist())  # type: ignore[no-untyped-call]
         here = tokens == end
         # Each text has one run of the token, at its end, and the longest one has it once.
         runs = here.int().diff(dim=1)

@@ -132,7 +132,7 @@ def _is_drawn(tensor: torch.Tensor) -> bool:
     some = tensor.detach().flatten()[:_LOOKED]
     steps = some.diff()
     ordered = bool((steps >= 0).all()) or bool((steps <= 0).all())
-    return not ordered and some.unique().numel() >= _DISTINCT
+    return not ordered and some.unique().numel() >= _DISTINCT  # type: ignore[no-untyped-call]
 
 
 def _sends_buffers(model: nn.Module) -> bool:

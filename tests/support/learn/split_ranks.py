@@ -119,7 +119,9 @@ def sampled(seed: int, fault: str) -> None:
     rank = dist.get_rank()
     data = TensorDataset(torch.randn(32, 4, generator=torch.Generator().manual_seed(seed)))
     own = rank if fault == "own seed" else 0
-    sampler = DistributedSampler(data, num_replicas=2, rank=rank, seed=seed + own)
+    sampler: DistributedSampler[tuple[Tensor, ...]] = DistributedSampler(
+        data, num_replicas=2, rank=rank, seed=seed + own
+    )
     loader = DataLoader(data, batch_size=8, sampler=sampler)
 
     def batches() -> Iterator[Tensor]:
@@ -204,8 +206,8 @@ def parts(seed: int, fault: str) -> None:
             model(torch.randn(8, 4, generator=draw)).square().mean().backward()
             optimizer.step()
         kept = [each.to_local().detach().clone() for each in model.parameters()]  # type: ignore[attr-defined]
-        for each in kept if fault == "part of rank 0" else ():
-            dist.broadcast(each, src=0)
+        for part in kept if fault == "part of rank 0" else ():
+            dist.broadcast(part, src=0)
 
 
 class Stage(nn.Module):

@@ -15,6 +15,9 @@ Needs `_saved_dim` of the node of a softmax.  Without it, its dimension is not k
 Needs `_saved_self` and `_saved_other` of the node of a product.  Without them, products of a
 constant in a loss are not looked at.
 
+Needs `_saved_mat2` of the node of a product of matrices.  Without it, labels that number gathered
+examples are not looked at.
+
 Needs `_forward_cls` of a node that a function in Python makes.  Without it, reports name no such
 functions.
 
@@ -94,6 +97,12 @@ def constant_factor(node: Any) -> torch.Tensor | None:
         if isinstance(saved, torch.Tensor) and not saved.requires_grad:
             return saved
     return None
+
+
+def right_factor(node: Any) -> torch.Tensor | None:
+    """The right factor of the product of matrices that a node differentiates; None if unknown."""
+    factor: torch.Tensor | None = getattr(node, "_saved_mat2", None)
+    return factor
 
 
 def running_node() -> int | None:

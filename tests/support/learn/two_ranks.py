@@ -17,6 +17,7 @@ from pytest_trainsafe.judges.learn.events.file import TableWriter, read_table
 from pytest_trainsafe.judges.learn.instrument.observation import Observation
 from pytest_trainsafe.judges.learn.instrument.steps import Sample, Steps
 from pytest_trainsafe.judges.learn.run import ObservedRun
+from tests.support.learn.split_ranks import AXES
 
 STEPS = 4
 
@@ -101,7 +102,7 @@ def divided(seed: int, fault: str) -> None:
 
 def walkers(seed: int, fault: str) -> None:
     """Two replicas that reduce by hand, and scale by statistics of both."""
-    torch.manual_seed(seed)
+    torch.manual_seed(seed + (dist.get_rank() if fault == "own weights" else 0))
     draw = torch.Generator().manual_seed(
         7 * seed + (0 if fault == "same data" else dist.get_rank())
     )
@@ -170,7 +171,8 @@ def _rank(rank: int, calls: Sequence[Call], folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     for at, (program, seed, fault) in enumerate(calls):
         writer = TableWriter(Path(folder) / f"{at}.{rank}.bin", rank)
-        fixed: dict[str, Any] = {"rank": rank, "world_size": 2, "dp_rank": rank}
+        axis = AXES.get(program.__name__, "dp")
+        fixed: dict[str, Any] = {"rank": rank, "world_size": 2, f"{axis}_rank": rank}
         steps = Steps(Sample(), automatic=True)
         with Observation(None, None, (writer,), steps, fixed).active():
             program(seed, fault)

@@ -24,12 +24,20 @@ TRAINING, SLIP = "training", "slip"
 #: The attribute of the same object that describes the graph of a loss.
 GRAPH = "graph"
 
-#: The attributes by which ranks are compared: a hash of the batch of a round, the factor by which
-#: its gradients were scaled before the step, and a hash of the buffers of its model.
-BATCH, SCALING, BUFFERS = "batch", "scaling", "buffers"
+#: The attributes by which ranks are compared, each recorded once in a round: hashes of its batch
+#: and of some examples of that, the settings of the sampler that gave it, what ranks sum, what they
+#: declare to be replicated, the factor by which gradients were scaled before the step; and hashes
+#: of buffers, of weights that are not sharded among sharded ones, of sharded ones, and of tables.
+BATCH, ROWS, SAMPLER, SUMMED = "batch", "rows", "sampler", "summed"
+DECLARED, SCALING, BUFFERS = "declared", "scaling", "buffers"
+WHOLE, SHARDS, TABLES = "whole", "shards", "tables"
+COMPARED = (
+    *(BATCH, ROWS, SAMPLER, SUMMED, DECLARED, SCALING, BUFFERS),
+    *(WHOLE, SHARDS, TABLES),
+)
 
 #: Attributes that are texts about the training and no values of it.
-TEXTS = (SETUP, SLIP, GRAPH, BATCH, SCALING, BUFFERS)
+TEXTS = (SETUP, SLIP, GRAPH, *COMPARED)
 
 
 #: Every slip that may be reported, by name.

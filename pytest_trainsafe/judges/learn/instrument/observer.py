@@ -49,7 +49,7 @@ _HOLDS = ("step", "zero_grad")
 _FILLED = ("arg.output", "arg.tensor_list", "arg.gather_list", "arg.object_list")
 
 #: APIs that are recorded only if they are named.
-_QUIET = ("torch.nn.init", "torch.randperm")
+_QUIET = ("torch.nn.init", "torch.randperm", "torch.distributed.tensor.DTensor.from_local")
 
 #: The role of torch's operators: calls are recorded, and nothing else is done.
 _OPERATOR = Role()

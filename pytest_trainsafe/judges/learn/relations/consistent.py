@@ -252,19 +252,18 @@ def _replicas(frames: Sequence[Frame]) -> Iterator[tuple[Name, Records, Bools]]:
             known = np.logical_and.reduce([has for own in contents for _, has in own])
             alike = known & (contents[0][1][0] == contents[1][1][0])
             alike &= ~one.bits(values[0][1], ZERO)
-            # A rank may own a parameter, and send it to the others after its step.
-            moved = [
-                _start(frame, own[0])[0] != its[0][0]
-                for frame, own, its in zip((one, other), at, contents, strict=True)
-            ]
-            alike &= moved[0] == moved[1]
+            # A rank may own a parameter, and send it to the others after its step: they are late.
+            starts = [_start(frame, own[0])[0] for frame, own in zip((one, other), at, strict=True)]
+            ends = [its[0][0] for its in contents]
+            alike &= (starts[0] != ends[0]) == (starts[1] != ends[1])
+            same = (ends[0] == ends[1]) | (ends[0] == starts[1]) | (ends[1] == starts[0])
             if not alike.any():
                 continue
             chosen = at[0][0][alike], at[1][0][alike]
             records = one.change_records(chosen[0]), other.change_records(chosen[1])
             moments = shared[alike], shared[alike]
             found, to, _ = join((one, other), records, moments)
-            yield name, found, (contents[0][0][0] == contents[1][0][0])[alike][to]
+            yield name, found, same[alike][to]
 
 
 def _until(frame: Frame, code: int, end: int) -> Ints:

@@ -134,7 +134,9 @@ def _seen(
         key=lambda claim: claim.order,
     )
     found: dict[Hypothesis, _Claim] = {claim: _Claim() for claim in claims}
-    for program, frames in runs:
+    # Most claims are about what authors choose, and none of them is ever taken.
+    claims = [claim for claim in claims if relation.prior(claim) >= PRIOR]
+    for program, frames in runs if claims else ():
         examples = _Examples(found, frames)
         relation.examples(frames, claims, examples)
         for claim, counts in examples.counts().items():

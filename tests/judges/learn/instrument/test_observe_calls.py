@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from pytest_trainsafe import observe
-from pytest_trainsafe.judges.learn.instrument.patching.catalogue import catalogue
+from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Role, Target, catalogue
+from pytest_trainsafe.judges.learn.instrument.patching.patches import Patches
 from tests.support.learn.observing import Kept, Net, train
 
 
@@ -104,6 +105,26 @@ def test_steps_and_learning_rates_of_an_optimizer_made_before_observe_are_record
     assert kept.apis().count("torch.optim.SGD.step") == 2
     rates = [change.after.plain for change in kept.of_object("optimizer.param_groups.0", "lr")]
     assert rates == [0.05, 0.025]
+
+
+def test_a_static_method_is_passed_its_arguments_and_restored() -> None:
+    class Made:
+        @staticmethod
+        def of(number: int) -> int:
+            return number + 1
+
+    before, seen = vars(Made)["of"], []
+
+    class Runner:
+        def run(self, target: Target, original: Any, args: Any, kwargs: Any) -> Any:
+            seen.append((target.is_method, args))
+            return original(*args, **kwargs)
+
+    target = Target(Made, "of", "made.of", Role("declared"), static=True)
+    with Patches().active(Runner(), [target]):
+        assert (Made.of(1), Made().of(2)) == (2, 3)
+    assert seen == [(False, (1,)), (False, (2,))]
+    assert vars(Made)["of"] is before
 
 
 def test_observed_functions_are_restored_after_an_exception() -> None:

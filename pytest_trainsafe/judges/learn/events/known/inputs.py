@@ -43,6 +43,11 @@ INPUTS = {
         "padding is no label of a language model",
         "ignore_index is not the index of the padding",
     ),
+    "end-ignored": Known(
+        "the token that ends each text is a label",
+        "the padding is the end token, and all labels that equal it are ignored, so that a model "
+        "never learns to end",
+    ),
     "mask-of-numbers": Known(
         "a mask of numbers hides something: it is added to the scores",
         "a mask of 0 and 1 is not of dtype bool, so it adds 1 instead of hiding",
@@ -91,6 +96,10 @@ INPUTS = {
     "pixels-unscaled": Known(
         "the first layer gets no pixels from 0 to 255",
         "the images are not divided by 255, or normalised before they are",
+    ),
+    "channels-mixed": Known(
+        "the neighbours of an element in an image are of the same channel",
+        "images with the channels last are reshaped instead of permuted",
     ),
     "pixels-twice": Known(
         "the first layer gets no pixels that were divided by 255 twice",

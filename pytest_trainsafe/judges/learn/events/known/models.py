@@ -113,6 +113,10 @@ MODELS = {
         "an average of a model that is evaluated has statistics of batch norms that were updated",
         "the average covers parameters only, and buffers are not copied, or update_bn is missing",
     ),
+    "average-rounded": Known(
+        "an average of the weights leaves those with which the training began",
+        "the average is kept in a narrow dtype, in which a small part of a step rounds to nothing",
+    ),
     "averaged-before-step": Known(
         "an average is updated after the optimizer's step",
         "the update comes between the backward and the step, and lags by a step",

@@ -169,6 +169,10 @@ OPTIMIZATION = {
         "gradients that DistributedDataParallel has averaged are not reduced again",
         "gradients are reduced by hand although the wrapper does so",
     ),
+    "labels-of-another-rank": Known(
+        "labels that number gathered examples select those of this rank",
+        "arange(n) lacks the offset of the rank, rank * n, so all ranks but one learn wrong pairs",
+    ),
     "gathered-without-gradient": Known(
         "tensors that are gathered for a loss keep the gradient of this rank's part",
         "all_gather does not take part in autograd; the own part has to be put back, or "

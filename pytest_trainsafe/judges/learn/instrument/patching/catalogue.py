@@ -39,8 +39,8 @@ class Role:
     - "iter" and "next", for an iteration over a loader: counts the epochs and the batches;
     - "init" and "permuted", for an initialisation of a tensor and for `randperm`: records the call
       only if its API is named;
-    - "dropout", "loss", "average", "replicated", "embedded", "attended" and "collective": nothing
-      but what `slips/` watches for;
+    - "dropout", "loss", "average", "replicated", "embedded", "attended", "collective" and
+      "declared": nothing but what `slips/` watches for;
     - "": nothing else.
 
     `judged` says that the function is patched wherever slips are watched for.
@@ -59,12 +59,14 @@ class Target:
     """A function or a method to patch: `attribute` of `owner`, which is a module or a class.
 
     `api` is its name where it is defined, and `role` what the observer does around its calls.
+    `static` says that it is a static method.
     """
 
     owner: Any
     attribute: str
     api: str
     role: Role
+    static: bool = False
 
     @property
     def method(self) -> str:
@@ -74,7 +76,7 @@ class Target:
     @property
     def is_method(self) -> bool:
         """Whether its first argument is the object that it is called on."""
-        return isinstance(self.owner, type)
+        return isinstance(self.owner, type) and not self.static
 
 
 PLAIN = Role()
@@ -228,6 +230,10 @@ def catalogue() -> Iterator[Target]:
     if isinstance(averaged, type):
         yield from _of_class(averaged, {"update_parameters": Role("average", compares=True)})
     yield from _collectives()
+    sharded = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    if isinstance(sharded, type):
+        name = "torch.distributed.tensor.DTensor.from_local"
+        yield Target(sharded, "from_local", name, Role("declared", judged=True), static=True)
 
 
 def optimizers() -> Iterator[Target]:

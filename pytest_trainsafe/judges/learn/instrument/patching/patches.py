@@ -107,6 +107,12 @@ class Patches:
             if target.is_method:
                 self._exchange_method(target)
                 continue
+            if target.static:
+                present = vars(target.owner).get(target.attribute)
+                if isinstance(present, staticmethod):
+                    wrapper = staticmethod(_wrapper_of(target, present.__func__))
+                    self._exchange(target.owner, target.attribute, present, wrapper)
+                continue
             original = getattr(target.owner, target.attribute)
             wrapper = _wrapper_of(target, original)
             if id(original) not in functions:

@@ -21,6 +21,8 @@ _ROUNDS = 2
 _FEW = 3
 #: How many elements of a parameter stand for it, and which part of a step is no average.
 _LOOKED, _PART = 64, 0.02
+#: So many weights that have moved are no chance, and the share that a copy has not followed.
+_ELEMENTS, _KEPT = 16, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class Copies(Watcher):
         self._scaled = 0
         #: The statistics that averages of torch have copied at their last update.
         self._copied: WeakKeyDictionary[nn.Module, tuple[int, ...]] = WeakKeyDictionary()
+        #: Some weights of the models in training when it began.
+        self._first: WeakKeyDictionary[nn.Module, torch.Tensor] = WeakKeyDictionary()
         #: Some weights of the models in training before the last step.
         self._before: WeakKeyDictionary[nn.Module, torch.Tensor] = WeakKeyDictionary()
         #: The rounds in which a copy had nearly the weights of a model, by copy.
@@ -86,8 +90,12 @@ class Copies(Watcher):
         if now < _ROUNDS:
             if torch.is_grad_enabled() and model.training and model not in self._starts:
                 self._starts[model] = self._start(model)
+                if _has_sizes(model):
+                    self._first[model] = _sample(model)
             self._ran[model] = now
             return
+        if not torch.is_grad_enabled() and model not in self._starts:
+            self._rounds(model)
         if model.training:
             return  # as `update_bn` runs an average, to collect its statistics
         if self._copied.get(model) and self._means(model) == self._copied[model]:
@@ -127,6 +135,31 @@ class Copies(Watcher):
                     f"{type(model).__name__} is {apart / step:.2g} of a step away",
                 )
             return
+
+    def _rounds(self, model: nn.Module) -> None:
+        """Whether a copy has kept the first weights of a model, as a narrow dtype rounds them.
+
+        The copy is in float32, since one in a narrow dtype may have been cast to be used.
+        """
+        first = next(model.parameters(), None)
+        if first is None or first.dtype is not torch.float32:
+            return
+        shapes = shapes_of(model)
+        for trained, start in list(self._first.items()):
+            if shapes_of(trained) != shapes:
+                continue
+            own, latest = _sample(model), _sample(trained)
+            for dtype in (torch.bfloat16, torch.float16):
+                begin, now = (each.to(dtype).double() for each in (start, latest))
+                if not torch.equal(own.to(dtype).double(), own) or torch.equal(now, latest):
+                    continue
+                moved, kept = now != begin, (now != begin) & (own == begin)
+                if int(moved.sum()) >= _ELEMENTS and int(kept.sum()) >= _KEPT * int(moved.sum()):
+                    self.training.slip(
+                        "average-rounded",
+                        f"{int(kept.sum())} of {int(moved.sum())} weights of a copy are the first",
+                    )
+                    return
 
     def _means(self, model: nn.Module) -> tuple[int, ...]:
         means = itertools.islice(running_means_of(model), _FEW)

@@ -12,14 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pytest_trainsafe.judges.learn.events.events import TensorFacts
-from pytest_trainsafe.judges.learn.events.slips import (
-    BATCH,
-    BUFFERS,
-    GRAPH,
-    SCALING,
-    SLIP,
-    TRAINING,
-)
+from pytest_trainsafe.judges.learn.events.slips import COMPARED, GRAPH, SLIP, TRAINING
 from pytest_trainsafe.judges.learn.instrument.facts import Objects
 from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Target
 from pytest_trainsafe.judges.learn.instrument.patching.selection import Wanted
@@ -28,6 +21,7 @@ from pytest_trainsafe.judges.learn.instrument.slips.data import Data
 from pytest_trainsafe.judges.learn.instrument.slips.gradients import Gradients
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.carried import Carried
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.criteria import Criteria
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.ends import Ends
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.influence import Influence
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.masks import Masks
 from pytest_trainsafe.judges.learn.instrument.slips.inputs.penalties import Penalties
@@ -52,12 +46,16 @@ from pytest_trainsafe.judges.learn.instrument.slips.recompute import Recompute
 from pytest_trainsafe.judges.learn.instrument.slips.replicas import Replicas
 from pytest_trainsafe.judges.learn.instrument.slips.resumed import Resumed
 from pytest_trainsafe.judges.learn.instrument.slips.schedules import Schedules
+from pytest_trainsafe.judges.learn.instrument.slips.steps.divided import Divided
+from pytest_trainsafe.judges.learn.instrument.slips.steps.examples import Examples
+from pytest_trainsafe.judges.learn.instrument.slips.steps.held import Held
 from pytest_trainsafe.judges.learn.instrument.slips.steps.lives import Lives
 from pytest_trainsafe.judges.learn.instrument.slips.steps.modes import TogetherInTraining
 from pytest_trainsafe.judges.learn.instrument.slips.steps.revived import Revived
 from pytest_trainsafe.judges.learn.instrument.slips.steps.roots import Roots
 from pytest_trainsafe.judges.learn.instrument.slips.steps.shared import Shared
 from pytest_trainsafe.judges.learn.instrument.slips.steps.still import Still
+from pytest_trainsafe.judges.learn.instrument.slips.steps.summed import Summed
 from pytest_trainsafe.judges.learn.instrument.slips.steps.updates import Updates
 from pytest_trainsafe.judges.learn.instrument.slips.weights import Weights
 from pytest_trainsafe.judges.learn.instrument.state.variables import Variables
@@ -86,13 +84,16 @@ class Ledger:
         self._training = Training(self._slip, models, digest, weights, graph, shared)
         self._told: dict[str, int] = {}
         gradients, influence = Gradients(self._training), Influence(self._training)
+        # The others read what it notes.
+        examples = Examples(self._training)
         others: tuple[type[Watcher], ...] = (
             *(Losses, Models, Schedules, Data, Loading, Recompute, Replicas, Weights),
             *(Criteria, Stored, Penalties, Starts, Settings, Attributes, TogetherInTraining),
             *(Updates, Lives, Roots, Masks, Reach, Parts, Resumed, Shared),
-            *(Products, Revived, Carried),
+            *(Products, Revived, Carried, Ends, Summed, Held, Divided),
         )
-        self._watchers: list[Watcher] = [gradients, Tokens(self._training, influence), influence]
+        tokens = Tokens(self._training, influence)
+        self._watchers: list[Watcher] = [examples, gradients, tokens, influence]
         self._watchers += [each(self._training, gradients) for each in (Copies, Still)]
         self._watchers += [each(self._training) for each in others]
         #: What is called at the begin and at the end of calls of a kind.
@@ -166,7 +167,7 @@ def watched(
     """The Ledger of an observation; None if nothing of what it says is to be recorded."""
     draws, compares, slips = (
         any(wanted.takes(TRAINING, TRAINING, name) for name in names)
-        for names in ((GRAPH,), (BATCH, SCALING, BUFFERS), (SLIP,))
+        for names in ((GRAPH,), COMPARED, (SLIP,))
     )
     if not (draws or compares or slips):
         return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -67,7 +68,7 @@ _BY_METHOD: Sequence[tuple[type, Mapping[str, str]]] = (
 #: The kinds that a role of its own has.
 _BY_ROLE = (
     *("module", "checkpoint", "iter", "next", "init", "permuted", "dropout"),
-    *("loss", "average", "replicated", "embedded", "attended", "collective"),
+    *("loss", "average", "replicated", "embedded", "attended", "collective", "declared"),
 )
 
 _NONE: frozenset[str] = frozenset()
@@ -151,6 +152,7 @@ class Training:
     again if the second argument is true.  `weights` yields each parameter whose content is
     recorded, with its name and its facts.  `graph` records the description of a loss's graph, and
     `shared` a text under a name by which ranks are compared; they are None if nobody asks for that.
+    `examples` has hashes of this round's examples, in the first rounds of a training.
     """
 
     slip: Callable[[str, str], None]
@@ -162,8 +164,16 @@ class Training:
     rounds: int = 0
     began: int = 0
     phases: int = 0
+    examples: list[int] = field(default_factory=list)
     optimizers: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
     stepped: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
+
+    @property
+    def ranks(self) -> bool:
+        """Whether texts are recorded by which this process is compared with other ranks."""
+        if self.shared is None or not dist.is_available() or not dist.is_initialized():
+            return False
+        return dist.get_world_size() > 1
 
     @property
     def young(self) -> int:

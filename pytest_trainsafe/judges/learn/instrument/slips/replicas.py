@@ -8,18 +8,22 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import nn
 
+from pytest_trainsafe.compat.autograd import right_factor
+from pytest_trainsafe.judges.learn.instrument.slips.inputs.criteria import is_node
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
 from pytest_trainsafe.judges.learn.instrument.slips.steps.graph import within
 from pytest_trainsafe.record.clock import in_backward
 
 #: The most gathered or reduced tensors that are remembered.
 _MANY = 64
+#: The most tensors that are gathered for one loss, and operators between a product and the logits.
+_FEW, _BETWEEN = 8, 8
 
 
 class Replicas(Watcher):
     """Sees wrappers that are made, models that run, collectives, backwards and steps."""
 
-    kinds = ("replicated", "module", "step", "collective", "backward")
+    kinds = ("replicated", "module", "step", "collective", "backward", "loss")
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
@@ -29,6 +33,8 @@ class Replicas(Watcher):
         self._last: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
         #: What tensors with gradients were gathered into since a model ran.
         self._gathered: list[Any] = []
+        #: What this rank gave to gatherings since a model ran.
+        self._given: list[torch.Tensor] = []
         #: The nodes that made tensors with gradients which were reduced since the last backward.
         self._reduced: list[Any] = []
 
@@ -42,10 +48,13 @@ class Replicas(Watcher):
                 self._passed(moment)
         elif moment.kind == "collective":
             self._communicates(moment)
+        elif moment.kind == "loss":
+            if self._given and moment.api.endswith(".cross_entropy"):
+                self._numbers(moment.argument(0, "input"), moment.argument(1, "target"))
         elif moment.kind == "module" and torch.is_grad_enabled() and not in_backward():
             model = moment.thing
             if moment.outermost and next(model.parameters(), None) is not None:
-                self._gathered = []  # as what the last step has logged
+                self._gathered, self._given = [], []  # as what the last step has logged
             if isinstance(model, nn.parallel.DistributedDataParallel):
                 self._wrappers[model.module] = ref(model)
                 self._last[model] = bool(model.require_backward_grad_sync)
@@ -61,6 +70,10 @@ class Replicas(Watcher):
 
     def _communicates(self, moment: Moment) -> None:
         name = moment.api.rpartition(".")[2]
+        if name.startswith("all_gather"):
+            own = moment.argument(1, "tensor" if name == "all_gather" else "input_tensor")
+            if isinstance(own, torch.Tensor) and own.dim() == 2 and len(self._given) < _FEW:
+                self._given.append(own.detach())
         if name == "all_gather":
             target, given = moment.argument(0, "tensor_list"), moment.argument(1, "tensor")
             graded = isinstance(given, torch.Tensor) and given.grad_fn is not None
@@ -83,6 +96,32 @@ class Replicas(Watcher):
             if not any(part.requires_grad for part in each if isinstance(part, torch.Tensor)):
                 self.training.slip("gathered-without-gradient", f"{len(each)} tensors have none")
                 return
+
+    def _numbers(self, logits: object, labels: object) -> None:
+        """Whether labels that number gathered examples select those of another rank.
+
+        Where this rank's examples are among those that the logits multiply with is found by what it
+        has given, since a program may gather in any order.
+        """
+        if not isinstance(logits, torch.Tensor) or not isinstance(labels, torch.Tensor):
+            return
+        if labels.dim() != 1 or logits.dim() != 2 or labels.is_floating_point():
+            return
+        count, every = logits.shape
+        numbers = labels - torch.arange(count, device=labels.device)
+        if count < 2 or every % count or every == count or bool((numbers != numbers[0]).any()):
+            return
+        factor = _right_factor(logits.grad_fn)
+        if factor is None or factor.shape[-1] != every:
+            return
+        own = {
+            at
+            for at, block in enumerate(factor.detach().T.split(count))  # type: ignore[no-untyped-call]
+            if any(torch.equal(block, each.to(block.dtype)) for each in self._given)
+        }
+        if len(own) == 1 and int(numbers[0]) not in (at * count for at in own):
+            text = f"{count} labels from {int(numbers[0])}, this rank's from {min(own) * count}"
+            self.training.slip("labels-of-another-rank", text)
 
     def _reduces(self, tensor: object) -> None:
         graded = isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None
@@ -108,6 +147,18 @@ class Replicas(Watcher):
         if any(not last for last in self._last.values()):
             self.training.slip("not-synchronised", "the last forward before it ran in no_sync()")
         self._last.clear()
+
+
+def _right_factor(node: Any) -> torch.Tensor | None:
+    """The right factor of the product of matrices that is scaled to become logits."""
+    waiting = [node]
+    for _ in range(_BETWEEN):
+        node = waiting.pop(0) if waiting else None
+        if is_node(node, "Mm"):
+            return right_factor(node)
+        if is_node(node, "Mul", "Div", "Add", "Sub"):
+            waiting += [each for each, _ in node.next_functions]
+    return None
 
 
 def _place(tensor: object) -> tuple[int, int] | None:

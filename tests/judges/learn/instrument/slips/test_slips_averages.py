@@ -49,3 +49,32 @@ def test_an_average_with_the_statistics_of_the_last_weights(kind: str) -> None:
             average(torch.randn(8, 4))
 
     assert slips_of(program) == ["average-lacks-buffers"] * (kind == "swa")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "use", "wrong"),
+    [
+        (torch.bfloat16, torch.float32, True),
+        (torch.float32, torch.float32, False),
+        (torch.float32, torch.bfloat16, False),
+    ],
+)
+def test_an_average_that_rounding_keeps_from_moving(
+    dtype: torch.dtype, use: torch.dtype, wrong: bool
+) -> None:
+    def program() -> None:
+        model = net(16)
+        average = [each.detach().clone().to(dtype) for each in model.parameters()]
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        for step in range(12):
+            steps(model, optimizer)
+            for slow, quick in zip(average, model.parameters(), strict=True):
+                slow.sub_(0.005 * (slow - quick.detach().to(dtype)))
+            if step % 4 == 3:
+                copied = copy.deepcopy(model).to(use)
+                for each, slow in zip(copied.parameters(), average, strict=True):
+                    each.data.copy_(slow)
+                with torch.no_grad():
+                    copied(torch.randn(8, 4, dtype=use))
+
+    assert slips_of(program) == ["average-rounded"] * wrong

@@ -35,6 +35,8 @@ _BRIGHT, _WHITE = 64, 255
 _WHOLE, _SEVERAL = 0.05, 8
 #: Layers of fewer inputs may get counts.
 _PIXELS = 256
+#: Images of so many channels are looked at, and how much more alike the pixels of a channel are.
+_COLOURS, _SMOOTHER = (3, 4), 0.75
 #: Examples of fewer elements may be equal by chance.
 _ELEMENTS, _EXAMPLES = 16, 4
 
@@ -69,6 +71,8 @@ class Reach(Watcher):
         wide = given.dim() == 4 if isinstance(layer, nn.Conv2d) else given.shape[-1] >= _PIXELS
         if not wide or not given.is_floating_point():
             return
+        if isinstance(layer, nn.Conv2d):
+            self._channels(given)
         low, high = (float(each) for each in given.aminmax())
         twice = given.double() * _WHITE**2
         if low >= 0 and 0 < high <= 1.01 / _WHITE and _are_whole(twice):
@@ -78,6 +82,21 @@ class Reach(Watcher):
         if low >= 0 and _BRIGHT < high <= _WHITE and bool((given == given.round()).all()):
             self.training.slip(
                 "pixels-unscaled", f"{type(layer).__name__} gets whole numbers up to {high:.0f}"
+            )
+
+    def _channels(self, given: torch.Tensor) -> None:
+        """Whether neighbours are the channels of one pixel: images were reshaped, not permuted."""
+        channels, width = given.shape[1], given.shape[3]
+        if channels not in _COLOURS or width < 3 * channels or given[0].numel() < _PIXELS:
+            return
+        flat = given.detach().flatten(1).double()
+        apart = [
+            float((flat[:, lag:] - flat[:, :-lag]).square().mean())
+            for lag in (1, channels - 1, channels, channels + 1)
+        ]
+        if apart[2] < _SMOOTHER * min(apart[0], apart[1], apart[3]):
+            self.training.slip(
+                "channels-mixed", f"elements that are {channels} apart are the most alike"
             )
 
     def _loss(self, moment: Moment) -> None:

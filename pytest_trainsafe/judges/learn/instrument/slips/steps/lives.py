@@ -20,6 +20,10 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
 
 #: An optimizer that is made so many times has been made for each step, or each epoch.
 _TIMES = 3
+#: And so many, if only the examples show the epochs: an inner problem may be solved a few times.
+_MORE = 4
+#: Two passes over the data have at least this share of their examples in common.
+_ALL = 0.8
 #: An optimizer that has not stepped is judged after so many steps of others, and once.
 _ROUNDS, _MANY = 10, 1 << 30
 
@@ -29,7 +33,8 @@ class _Line:
     """Optimizers of the same parameters, one after the other.
 
     `first` is the first parameter.  `count` is how many of them stepped, each of which had a state
-    and lived for one step or for one iteration of a loader.
+    and lived for one step, for one iteration of a loader, or for the same examples, of which
+    `examples` has those of the last one, and `earlier` those of the one before.
     """
 
     first: weakref.ref[torch.Tensor]
@@ -37,11 +42,21 @@ class _Line:
     steps: int = 0
     began: tuple[int, int] = (0, 0)
     ended: tuple[int, int] = (0, 0)
+    examples: set[int] = field(default_factory=set)
+    earlier: set[int] = field(default_factory=set)
     count: int = 0
     said: bool = False
     #: The version of the first parameter at the last step, and by how much a step adds to it.
     version: int = 0
     added: int = 0
+
+    @property
+    def goes_over(self) -> bool:
+        """Whether the last one was trained with the examples of the one before it."""
+        if not self.examples or not self.earlier:
+            return self.count == 1 and bool(self.examples)
+        common = len(self.examples & self.earlier)
+        return common >= _ALL * max(len(self.examples), len(self.earlier))
 
 
 @dataclass(slots=True)
@@ -102,17 +117,22 @@ class Lives(Watcher):
             next_pass = lived and now == (line.ended[0], line.ended[1] + 1)
             # Weights that are pruned or averaged in between are those of a next phase.
             same = version_of(parameters[0]) == line.version + line.added
-            if follows and not optimizer.state and (line.steps == 1 or (next_pass and same)):
+            known = line.steps == 1 or (next_pass and same)
+            again = same and line.goes_over and line.examples.issuperset(self.training.examples)
+            if follows and not optimizer.state and (known or again):
                 line.count += 1
             else:
                 line.count = 1
-            if line.count == _TIMES and not line.said and _has_momentum(optimizer):
+            line.earlier, line.examples = line.examples, set()
+            enough = line.count >= (_TIMES if known else _MORE)
+            if enough and not line.said and _has_momentum(optimizer):
                 line.said = True
                 self.training.slip(
                     "optimizer-renewed",
-                    f"{_TIMES} {type(optimizer).__name__} have stepped the same parameters",
+                    f"{line.count} {type(optimizer).__name__} have stepped the same parameters",
                 )
             line.last, line.steps, line.began = weakref.ref(optimizer), 0, now
+        line.examples.update(self.training.examples)
         if line.last is not None and line.last() is optimizer:
             version = version_of(parameters[0])
             line.added = version - line.version if line.steps else line.added

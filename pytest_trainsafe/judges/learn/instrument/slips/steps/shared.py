@@ -9,7 +9,6 @@ import statistics
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.distributed as dist
 import xxhash
 from torch import nn
 from torch.optim import Optimizer
@@ -30,6 +29,8 @@ from pytest_trainsafe.record.clock import in_backward
 _ROUNDS = 8
 #: Smaller batches may be equal by chance.
 _ELEMENTS = 8
+#: So many tensors of a batch are looked at one by one, of so many different elements.
+_PARTS, _DISTINCT, _LOOKED = 8, 6, 64
 #: The least share of the gradients that were scaled by one factor, and how exactly.
 _SHARE, _EQUAL = 0.65, 1e-3
 #: The most parameters whose gradients are read, and how often in a round.
@@ -95,20 +96,23 @@ class Shared(Watcher):
         self.training.shared(BUFFERS, hashed.hexdigest() if count else "none")
 
     def _records(self) -> bool:
-        if self.training.shared is None or self.training.rounds >= _ROUNDS:
-            return False
-        return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        return self.training.ranks and self.training.young < _ROUNDS
 
     def _digest(self, given: list[torch.Tensor]) -> str:
-        """A hash of what a model gets; "" if another rank may have made a part of it."""
+        """A hash of what a model gets; "" if another rank may have made a part of it.
+
+        It is followed by a hash of each tensor that looks drawn, and "-" for another one.
+        """
         if any(each.requires_grad for each in given):
             return ""
         if sum(each.numel() for each in given) < _ELEMENTS:
             return ""
-        hashed = xxhash.xxh3_64()
+        hashed, parts = xxhash.xxh3_64(), []
         for each in given:
-            hashed.update(self.training.digest(each, True).to_bytes(8, "little"))
-        return hashed.hexdigest()
+            digest = self.training.digest(each, True).to_bytes(8, "little")
+            hashed.update(digest)
+            parts.append(digest[:4].hex() if _is_drawn(each) else "-")
+        return " ".join([hashed.hexdigest(), *parts[:_PARTS]])
 
     def _scaling(self, optimizer: Optimizer) -> str:
         """The factor of most gradients since the last backward or collective; "" if none is."""
@@ -119,6 +123,16 @@ class Shared(Watcher):
         usual = statistics.median_low(factors)
         same = sum(abs(each - usual) <= _EQUAL * usual for each in factors)
         return f"{usual:.6g}" if same >= _SHARE * len(factors) else ""
+
+
+def _is_drawn(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has many different elements in no order, as noise and times have."""
+    if tensor.numel() < _ELEMENTS or tensor.dtype is torch.bool or tensor.is_complex():
+        return False
+    some = tensor.detach().flatten()[:_LOOKED]
+    steps = some.diff()
+    ordered = bool((steps >= 0).all()) or bool((steps <= 0).all())
+    return not ordered and some.unique().numel() >= _DISTINCT  # type: ignore[no-untyped-call]
 
 
 def _sends_buffers(model: nn.Module) -> bool:

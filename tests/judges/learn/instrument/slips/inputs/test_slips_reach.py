@@ -117,3 +117,37 @@ def test_a_loss_of_one_class() -> None:
             optimizer.step()
 
     assert slips_of(program) == ["softmax-of-one"]
+
+
+@pytest.mark.parametrize(
+    ("how", "slips"),
+    [
+        ("reshaped", ["channels-mixed"]),
+        ("permuted", []),
+        ("noise", []),
+        ("striped", []),
+    ],
+)
+def test_the_channels_of_an_image(how: str, slips: list[str]) -> None:
+    colours = torch.tensor([[40.0, 90.0, 160.0], [200.0, 180.0, 120.0], [70.0, 140.0, 60.0]])
+
+    def images() -> Tensor:
+        if how == "noise":
+            return torch.randn(8, 3, 12, 12)
+        if how == "striped":
+            return (
+                torch.randn(8, 3, 12, 1) + torch.randn(12).sign() + 0.1 * torch.randn(8, 3, 12, 12)
+            )
+        last = colours[torch.randint(3, (8,))][:, None, None] + 30 * torch.randn(8, 12, 12, 3)
+        first = last.permute(0, 3, 1, 2) if how == "permuted" else last.reshape(8, 3, 12, 12)
+        return first / 100 - 1
+
+    def program() -> None:
+        model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(200, 2))
+        optimizer = sgd(model)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(images()).square().mean().backward()
+            optimizer.step()
+
+    assert slips_of(program) == slips

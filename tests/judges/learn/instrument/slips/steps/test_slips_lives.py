@@ -47,6 +47,38 @@ def test_an_optimizer_that_is_made_anew(kind: str, slips: list[str]) -> None:
 @pytest.mark.parametrize(
     ("kind", "slips"),
     [
+        ("each epoch", ["optimizer-renewed"]),
+        ("once", []),
+        ("each task", []),
+        ("three epochs", []),
+        ("averaged", []),
+    ],
+)
+def test_an_optimizer_of_a_function_that_trains_for_an_epoch(kind: str, slips: list[str]) -> None:
+    def program() -> None:
+        model = net()
+        data = torch.randn(24, 4)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for _ in range(3 if kind == "three epochs" else 6):
+            if kind != "once":
+                optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+            if kind == "each task":
+                data = torch.randn(24, 4)
+            if kind == "averaged":
+                with torch.no_grad():
+                    for each in model.parameters():
+                        each.mul_(0.9)
+            for rows in data[torch.randperm(24)].split(8):
+                optimizer.zero_grad()
+                model(rows).square().mean().backward()
+                optimizer.step()
+
+    assert [each for each in slips_of(program) if each.startswith("optimizer")] == slips
+
+
+@pytest.mark.parametrize(
+    ("kind", "slips"),
+    [
         ("forgotten", ["never-steps"]),
         ("in turn", []),
         ("replaced", []),

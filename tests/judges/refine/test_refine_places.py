@@ -1,0 +1,134 @@
+"""The line that is named for a fault in a captured program, and its right twin, which is proved."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+
+from pytest_trainsafe import TrainsafeFailure, assert_refines
+from pytest_trainsafe.judges.refine.graphs.modules import capture
+
+WORDS = 8
+
+
+class CutEntropy(torch.autograd.Function):
+    """The loss over a vocabulary of which each rank has a part; `first` is the rank's first word."""
+
+    @staticmethod
+    def forward(ctx, logits, labels, first):
+        own = logits.shape[-1]
+        top = logits.max(-1)[0]
+        dist.all_reduce(top, op=dist.ReduceOp.MAX)
+        logits = logits - top.unsqueeze(-1)
+        outside = (labels < first) | (labels >= first + own)  # forward
+        local = labels.clone() - first  # forward
+        local[outside] = 0  # forward
+        picked = logits[torch.arange(len(labels)), local].clone()  # forward
+        picked[outside] = 0.0  # forward
+        dist.all_reduce(picked)  # forward
+        exp = logits.exp()
+        total = exp.sum(-1)
+        dist.all_reduce(total)
+        ctx.save_for_backward(exp / total.unsqueeze(-1), outside, local)
+        return total.log() - picked  # forward
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        softmax, outside, local = ctx.saved_tensors
+        gradient = softmax.clone()
+        flat = gradient.view(-1, gradient.shape[-1])
+        flat[torch.arange(len(local)), local] -= 1.0 - outside.float()
+        return gradient * gradients[0].unsqueeze(-1), None, None
+
+
+def entropy(tensors, offset=0):
+    own = WORDS // dist.get_world_size()
+    head, rank = tensors["head"].detach().requires_grad_(), dist.get_rank()
+    first = rank * own + offset * (rank > 0)
+    loss = CutEntropy.apply(tensors["x"] @ head.T, tensors["labels"], first).mean()
+    return {"loss": loss, "gradient": torch.autograd.grad(loss, [head])[0]}
+
+
+def judged(sequential, parallel, tensors, cut, relation):
+    """The report of one device and two ranks, of which each has half of the tensors in `cut`."""
+    halves = {name: each[: len(each) // 2] if name in cut else each
+              for name, each in tensors.items()}  # fmt: skip
+    ranks = [capture(parallel, halves, rank=rank, ranks=2) for rank in range(2)]
+    assert_refines(capture(sequential, tensors), ranks, relation)
+
+
+def named(report):
+    """The text of the line that a report names."""
+    found = re.search(r"starts at +\S+ at (\S+):(\d+)", report)
+    assert found is not None
+    assert Path(found[1]).name == Path(__file__).name
+    return Path(__file__).read_text().splitlines()[int(found[2]) - 1]
+
+
+ENTROPY = {
+    "mesh": {"tp": 2},
+    "inputs": {"x, labels": "replica", "head": "concat 0"},
+    "outputs": {"loss": "replica", "gradient": "concat 0"},
+    "below": {"labels": WORDS},
+}
+
+
+def entropy_of(offset):
+    tensors = {"x": torch.zeros(6, 5), "labels": torch.zeros(6, dtype=torch.int64)}
+    tensors["head"] = torch.zeros(WORDS, 5)
+    judged(entropy, lambda given: entropy(given, offset), tensors, ["head"], ENTROPY)
+
+
+def test_a_loss_over_a_cut_vocabulary_is_proved():
+    entropy_of(0)
+
+
+@pytest.mark.parametrize("offset", [-1, 1])
+def test_a_wrong_first_word_of_a_rank_is_named_in_the_forward(offset):
+    with pytest.raises(TrainsafeFailure) as caught:
+        entropy_of(offset)
+    assert named(str(caught.value)).endswith("# forward")
+
+
+def weighted(tensors, batches=1, local=False):
+    weight = tensors["w"].detach().requires_grad_()
+    count, loss = tensors["mask"].sum(), torch.tensor(0.0)
+    if dist.get_world_size() > 1:
+        dist.all_reduce(count)
+    for x, labels, mask in zip(*(tensors[name].chunk(batches) for name in ("x", "labels", "mask"))):
+        each = cross_entropy(torch.tanh(x) @ weight, labels, reduction="none") * mask
+        loss = loss + (each.sum() / mask.sum() / 4 if local else each.sum() / count)  # mean
+    gradient = torch.autograd.grad(loss, [weight])[0]
+    loss = loss.detach()
+    if dist.get_world_size() > 1:
+        dist.all_reduce(gradient)
+        dist.all_reduce(loss)
+    return {"loss": loss, "gradient": gradient}
+
+
+WEIGHTED = {
+    "mesh": {"dp": 2},
+    "inputs": {"x, labels, mask": "concat 0", "w": "replica"},
+    "outputs": {"loss": "replica", "gradient": "replica"},
+    "below": {"labels": 5},
+}
+
+
+def weighted_of(local):
+    tensors = {"x": torch.zeros(8, 4), "labels": torch.zeros(8, dtype=torch.int64)}
+    tensors |= {"mask": torch.zeros(8), "w": torch.zeros(4, 5)}
+    cut = ["x", "labels", "mask"]
+    judged(weighted, lambda given: weighted(given, 2, local), tensors, cut, WEIGHTED)
+
+
+def test_a_mean_over_the_tokens_of_all_ranks_and_microbatches_is_proved():
+    weighted_of(local=False)
+
+
+def test_a_mean_of_the_means_of_ranks_microbatches_is_named_at_the_mean():
+    with pytest.raises(TrainsafeFailure) as caught:
+        weighted_of(local=True)
+    assert named(str(caught.value)).endswith("# mean")

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from pytest_trainsafe import TrainsafeFailure, assert_refines
+from pytest_trainsafe.judges.refine.certificate.checker import check
 from pytest_trainsafe.judges.refine.graphs.modules import capture
 
 WORDS = 8
@@ -53,11 +54,13 @@ def entropy(tensors, offset=0):
 
 
 def judged(sequential, parallel, tensors, cut, relation):
-    """The report of one device and two ranks, of which each has half of the tensors in `cut`."""
+    """Asks about one device and two ranks, of which each has half of the tensors in `cut`."""
     halves = {name: each[: len(each) // 2] if name in cut else each
               for name, each in tensors.items()}  # fmt: skip
     ranks = [capture(parallel, halves, rank=rank, ranks=2) for rank in range(2)]
-    assert_refines(capture(sequential, tensors), ranks, relation)
+    whole = capture(sequential, tensors)
+    certificate = assert_refines(whole, ranks, relation)
+    assert check(certificate, whole, ranks, seed=3) >= len(certificate.outputs)
 
 
 def named(report):
@@ -132,3 +135,50 @@ def test_a_mean_of_the_means_of_ranks_microbatches_is_named_at_the_mean():
     with pytest.raises(TrainsafeFailure) as caught:
         weighted_of(local=True)
     assert named(str(caught.value)).endswith("# mean")
+
+
+def attention(tensors, ordered=True):
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    query, key, value = (tensors["x"] @ tensors[name] for name in ("q", "k", "v"))  # projected
+    length = len(query) * ranks
+    rows = torch.arange(length)
+    if ranks > 1:
+        parts = rows.chunk(2 * ranks)
+        mine = torch.cat((parts[rank], parts[-1 - rank]))
+        key, value = gathered(key, ordered), gathered(value, ordered)
+    else:
+        mine = rows
+    scores = (query @ key.T).masked_fill(mine.unsqueeze(1) < rows, float("-inf"))  # scores
+    return {"y": scores.softmax(-1) @ value}
+
+
+def gathered(own, ordered):
+    """The parts of all ranks, each of which has the first and the second in one tensor."""
+    ranks = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(ranks, own.contiguous())
+    if not ordered:
+        return torch.cat(ranks)
+    firsts, seconds = zip(*(each.chunk(2) for each in ranks), strict=True)
+    return torch.cat((*firsts, *reversed(seconds)))
+
+
+ZIGZAG = {
+    "mesh": {"cp": 2},
+    "inputs": {"x": "concat 0 zigzag", "q, k, v": "replica"},
+    "outputs": {"y": "concat 0 zigzag"},
+}
+
+
+def attention_of(ordered):
+    tensors = {"x": torch.zeros(8, 6)} | {name: torch.zeros(6, 4) for name in ("q", "k", "v")}
+    judged(attention, lambda given: attention(given, ordered), tensors, ["x"], ZIGZAG)
+
+
+def test_attention_over_a_sequence_that_is_cut_in_zigzag_is_proved():
+    attention_of(ordered=True)
+
+
+def test_keys_that_stay_in_the_order_of_the_ranks_are_named_at_the_scores():
+    with pytest.raises(TrainsafeFailure) as caught:
+        attention_of(ordered=False)
+    assert named(str(caught.value)).endswith("# scores")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -127,7 +128,7 @@ class Finder:
             step if order == tuple(range(len(order))) else _with_order(step, order)
             for step, order in zip(steps, orders, strict=True)
         )
-        if any(step.parts and step.order for step in ordered):
+        if any((step.parts or step.zigzag) and step.order for step in ordered):
             return
         wanted = [
             {number: orders[n][index[n]] for n, number in enumerate(joined)} | fixed
@@ -242,7 +243,7 @@ def constant(x: torch.Tensor) -> bool:
 
 
 def _with_order(step: Step, order: tuple[int, ...]) -> Step:
-    return Step(step.kind, step.axis, step.dim, step.by, order, step.parts)
+    return replace(step, order=order)
 
 
 def _orders(

@@ -182,3 +182,39 @@ def test_keys_that_stay_in_the_order_of_the_ranks_are_named_at_the_scores():
     with pytest.raises(TrainsafeFailure) as caught:
         attention_of(ordered=False)
     assert named(str(caught.value)).endswith("# scores")
+
+
+PAD, VOCABULARY = 41, 64
+
+
+def padded(tensors, ignored=PAD):
+    weight = tensors["w"].detach().requires_grad_()
+    labels, ranks = tensors["labels"], dist.get_world_size()
+    logits = tensors["x"] @ weight
+    loss = cross_entropy(logits, labels, reduction="sum", ignore_index=ignored)
+    gradient = torch.autograd.grad(loss, [weight])[0]
+    if ranks > 1:
+        dist.all_reduce(gradient)
+    return {"gradient": gradient}
+
+
+PADDED = {
+    "mesh": {"dp": 2},
+    "inputs": {"x, labels": "concat 0", "w": "replica"},
+    "outputs": {"gradient": "replica"},
+}
+
+
+def padded_of(ignored):
+    tensors = {"x": torch.zeros(6, 4), "labels": torch.zeros(6, dtype=torch.int64)}
+    tensors["w"] = torch.zeros(4, VOCABULARY)
+    judged(padded, lambda given: padded(given, ignored), tensors, ["x", "labels"], PADDED)
+
+
+def test_a_loss_that_ignores_a_word_is_proved():
+    padded_of(PAD)
+
+
+def test_ranks_that_do_not_ignore_a_rare_word_are_refuted():
+    with pytest.raises(TrainsafeFailure, match="aten.nll_loss"):
+        padded_of(-100)

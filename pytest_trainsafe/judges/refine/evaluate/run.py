@@ -16,6 +16,7 @@ from pytest_trainsafe.judges.refine.evaluate.constants import constants
 from pytest_trainsafe.judges.refine.evaluate.draw import bounds, floats, value_of
 from pytest_trainsafe.judges.refine.evaluate.kernels import semantics
 from pytest_trainsafe.judges.refine.evaluate.lockstep import Tensors, evaluate
+from pytest_trainsafe.judges.refine.evaluate.marks import marks
 from pytest_trainsafe.judges.refine.evaluate.memory import Place
 from pytest_trainsafe.judges.refine.graphs.graph import Graph
 from pytest_trainsafe.judges.refine.mesh import RankMesh
@@ -80,7 +81,11 @@ def _entered(problem: Problem, seed: int, mode: ExactMode) -> dict[str, torch.Te
     """The values of everything that the relation of inputs names, on the sequential side."""
     below = {**bounds(problem.sequential), **problem.below}
     nodes = problem.sequential.by_name
-    return {name: mode.enter(value_of(nodes[name], below, seed)) for name in problem.inputs}
+    marked = marks(problem)
+    return {
+        name: mode.enter(value_of(nodes[name], below, seed, marked.get(name, ())))
+        for name in problem.inputs
+    }
 
 
 def _held(

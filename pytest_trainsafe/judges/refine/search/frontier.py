@@ -142,9 +142,7 @@ def _ends(
         if name in seen:
             continue
         seen.add(name)
-        without = [
-            each for each in tensors_of(graph, values, name, reads) if each not in sound
-        ]
+        without = [each for each in tensors_of(graph, values, name, reads) if each not in sound]
         if name in related or not without:
             ends.add(name)
         else:

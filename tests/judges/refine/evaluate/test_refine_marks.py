@@ -17,6 +17,8 @@ MASKED = """
 """
 KEPT = 'kept: "b8[6]" = torch.ops.aten.ne.Scalar(words, {word})'
 ALL = 'kept: "b8[6]" = torch.ops.aten.ge.Scalar(words, 0)'
+ADDED = """add: "i64[6]" = torch.ops.aten.add.Tensor(words, 2)
+        kept: "b8[6]" = torch.ops.aten.eq.Scalar(add, 7)"""
 
 
 def given(sequential, rank, below=500):
@@ -45,10 +47,9 @@ def test_a_rank_that_masks_the_rare_word_in_another_way_is_proved():
         (KEPT.format(word=7), (7,)),
         ('kept: "b8[6]" = torch.ops.aten.lt.Scalar(words, 7)', (6, 7)),
         ('kept: "b8[6]" = torch.ops.aten.gt.Scalar(words, 7)', (7, 8)),
-        ('add: "i64[6]" = torch.ops.aten.add.Tensor(words, 2)\n        '
-         'kept: "b8[6]" = torch.ops.aten.eq.Scalar(add, 7)', (5,)),
+        (ADDED, (5,)),
     ],
-)  # fmt: skip
+)
 def test_the_numbers_of_both_outcomes_of_a_comparison_are_marked(line, found):
     assert marks(given(line, line)) == {"words": found}
 

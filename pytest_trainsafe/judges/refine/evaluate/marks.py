@@ -68,8 +68,11 @@ def _marks(graph: Graph, names: Mapping[str, str]) -> Iterator[tuple[str, int]]:
         elif short in _COMPARED or short in _IGNORED:
             taken, place = _IGNORED.get(short, (0, 1))
             number = _number(node, place)
-            for name, at in _taken(node, taken, origins) if number is not None else ():
-                yield from ((name, number - at + way) for way in _COMPARED.get(short, (0,)))
+            if number is None:
+                continue
+            for name, at in _taken(node, taken, origins):
+                for way in _COMPARED.get(short, (0,)):
+                    yield name, number - at + way
 
 
 def _taken(node: Node, place: int, origins: Mapping[str, Origin]) -> Origin:

@@ -188,11 +188,11 @@ class Finder:
                 if x.shape[step.dim] % (len(batches) * size):
                     continue
                 part = Step("concat", axis, step.dim)
-                of_ranks = [row.chunk(len(batches), step.dim) for row in x.chunk(size, step.dim)]
+                rows = [row.chunk(len(batches), step.dim) for row in x.chunk(size, step.dim)]
+                of_ranks = [[*each] for each in zip(*rows, strict=True)]
+                yield from self._in_tensors((part, step), part, of_ranks)
                 cut_each = [batch.chunk(size, step.dim) for batch in batches]
-                for steps, named in (((part, step), zip(*of_ranks, strict=True)),
-                                     ((step, part), cut_each)):  # fmt: skip
-                    yield from self._in_tensors(steps, part, [list(each) for each in named])
+                yield from self._in_tensors((step, part), part, cut_each)
 
     def _in_tensors(
         self, steps: tuple[Step, ...], part: Step, named: Sequence[Sequence[torch.Tensor]]

@@ -88,8 +88,8 @@ def _confirmed(
         if told and telling and node.operator != GETITEM:
             taken = {*tensors_of(graph, values, node.name, reads), *items.get(node.name, ())}
             own = reads.get(node.name, {})
-            for each in (*_squared(node), *_shaped(node)):
-                taken -= {*own.get(each, (each,))}
+            for name in (*_squared(node), *_shaped(node)):
+                taken -= {*own.get(name, (name,))}
             new = taken.difference(related, confirmed, negated)
             negated |= {each for each in new if varies(x := values[each]) and opposite(x)}
             confirmed |= new - negated

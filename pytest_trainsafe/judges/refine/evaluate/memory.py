@@ -36,7 +36,7 @@ class Place:
 def place_of(tensor: torch.Tensor) -> Place:
     return Place(
         tensor.untyped_storage().data_ptr(),
-        tensor.storage_offset(),
+        int(tensor.storage_offset()),
         tuple(tensor.shape),
         tensor.stride(),
     )

@@ -150,7 +150,8 @@ class _Reader:
 def _of_relation(relation: Relation, axis: str) -> Layout:
     layout = WHOLE
     for step in relation.steps:
-        if step.axis == axis and step.kind == "concat" and not step.parts and not step.order:
+        plain = not (step.parts or step.order or step.zigzag)
+        if step.axis == axis and step.kind == "concat" and plain:
             layout = Layout("cut", step.dim, step.by)
         elif step.axis == axis and step.kind == "concat" and step.parts:
             layout = Layout("cut", step.dim)  # Of fused parts; who splits them has each part cut.

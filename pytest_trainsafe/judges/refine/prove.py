@@ -15,6 +15,7 @@ from pytest_trainsafe.arithmetic import Numbers
 from pytest_trainsafe.judges.one_thread import one_thread
 from pytest_trainsafe.judges.refine.errors import CannotSayError, InputRelationError
 from pytest_trainsafe.judges.refine.evaluate.lockstep import Tensors
+from pytest_trainsafe.judges.refine.evaluate.memory import reads
 from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated
 from pytest_trainsafe.judges.refine.graphs.graph import GETITEM, Graph, Node
 from pytest_trainsafe.judges.refine.mesh import RankMesh
@@ -296,7 +297,8 @@ def _refutation(
     def opposite(x: torch.Tensor) -> bool:
         return bool(finder.relations("", run.numbers.negate(x)))
 
-    node = frontier(graph, values, related, [each.output for each in wrong], opposite)
+    read = reads(graph, run.places)
+    node = frontier(graph, values, related, [each.output for each in wrong], opposite, read)
     own = relations.get(node.name, ())
     near = [] if own else _near(problem, node, run, finder)
     later = rescaled(graph, values, related, node) if near else node
@@ -306,7 +308,7 @@ def _refutation(
         node, near = later, last
     inputs = {
         name: relations[name][0]
-        for name in tensors_of(graph, values, node.name)
+        for name in tensors_of(graph, values, node.name, read)
         if relations.get(name)
     }
     return Refutation(

@@ -51,4 +51,7 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
 
 
 def _free_of_sizes(relation: Relation) -> bool:
-    return not any(step.parts or step.by > 1 or step.kind == "slice" for step in relation.steps)
+    return not any(
+        step.parts or (step.by > 1 and not step.zigzag) or step.kind == "slice"
+        for step in relation.steps
+    )

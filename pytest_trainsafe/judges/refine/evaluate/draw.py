@@ -13,7 +13,7 @@ from pytest_trainsafe.judges.refine.evaluate.constants import is_float, whole_dt
 from pytest_trainsafe.judges.refine.graphs.graph import Graph, Node, Ref
 
 #: Operators that hand on the integers they are given, changed by a bound at most.
-_HANDED_ON = frozenset(
+HANDED_ON = frozenset(
     f"aten.{name}"
     for name in ("_to_copy", "clone", "view", "_unsafe_view", "reshape", "transpose", "t",
                  "permute", "unsqueeze", "squeeze", "expand", "slice", "detach", "alias", "sub",
@@ -46,8 +46,13 @@ def floats(name: str, shape: Sequence[int], seed: int) -> torch.Tensor:
     return torch.randn(tuple(shape), dtype=torch.float64, generator=_generator(name, seed))
 
 
-def value_of(node: Node, below: Mapping[str, int], seed: int) -> torch.Tensor:
-    """The value of a sequential input: random floats, masks, or integers below a bound."""
+def value_of(
+    node: Node, below: Mapping[str, int], seed: int, marks: Sequence[int] = ()
+) -> torch.Tensor:
+    """The value of a sequential input: random floats, masks, or integers below a bound.
+
+    Each of `marks` below the bound is among the integers, unless these would be more than half.
+    """
     if node.shape is None:
         raise CannotSayError(
             f"the input {shown(node.name)} has no shape in the graph; symbolic sizes need numbers"
@@ -60,6 +65,10 @@ def value_of(node: Node, below: Mapping[str, int], seed: int) -> torch.Tensor:
         drawn = _OFTEN[torch.randint(len(_OFTEN), node.shape, generator=generator)]
     else:
         drawn = torch.randint(bound, node.shape, generator=generator)
+    fitting = torch.tensor([each for each in marks if 0 <= each < bound], dtype=drawn.dtype)
+    count = min(len(fitting), drawn.numel() // 2)
+    places = torch.randperm(drawn.numel(), generator=generator)[:count]
+    drawn.view(-1)[places] = fitting[torch.randperm(len(fitting), generator=generator)[:count]]
     return drawn.to(whole_dtype(node))
 
 
@@ -79,7 +88,7 @@ def bounds(graph: Graph) -> dict[str, int]:
     for node in graph.nodes:
         if node in graph.inputs and not is_float(node) and node.dtype != "b8":
             origin[node.name] = {node.name}
-        elif node.short in _HANDED_ON:
+        elif node.short in HANDED_ON:
             origin[node.name] = set().union(*(origin.get(each, set()) for each in node.inputs))
         else:
             for name, size in _selected(graph, node):

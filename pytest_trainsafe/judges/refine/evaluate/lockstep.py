@@ -22,6 +22,7 @@ from pytest_trainsafe.judges.refine.evaluate.collectives import (
     peer,
     waits,
 )
+from pytest_trainsafe.judges.refine.evaluate.memory import Place, place_of, writes
 from pytest_trainsafe.judges.refine.evaluate.operators import FSDP, argument_of, compute
 from pytest_trainsafe.judges.refine.graphs.graph import INPUT, Graph, Node, Ref
 from pytest_trainsafe.judges.refine.mesh import RankMesh
@@ -38,18 +39,20 @@ def evaluate(
     mesh: RankMesh,
     mode: ExactMode,
     partial: bool = False,
+    places: dict[str, Place] | None = None,
 ) -> list[Tensors]:
     """The results of all nodes of each rank, by name.
 
     `given` has the values of inputs, of constants, and of nodes that are taken as given.  If it is
     `partial`, an input without a value is not known, and what is computed from it is left out.
+    `places` is filled with the memory of each result, for one graph that writes into memory.
     Raises GraphError where collectives do not match or a rank waits for ever, and CannotSayError.
     """
     assert len(graphs) == len(given) == mesh.size
     values: list[Tensors] = [{} for _ in graphs]
     mail: Mail = defaultdict(deque)
     steps = [
-        _rank(rank, graph, given[rank], mesh, mode, values[rank], partial, mail)
+        _rank(rank, graph, given[rank], mesh, mode, values[rank], partial, mail, places)
         for rank, graph in enumerate(graphs)
     ]
     waiting: dict[int, Meeting] = {}
@@ -129,12 +132,13 @@ def _rank(
     values: Tensors,
     partial: bool,
     mail: Mail,
+    places: dict[str, Place] | None,
 ) -> Steps:
     """Fills `values` node by node, and yields at each collective, whose result it is sent.
 
     A message is sent without waiting; where it is received, the rank waits for it.
     """
-    changing = any(node.short.endswith("_") or node.short.startswith(FSDP) for node in graph.nodes)
+    changing = any(writes(node) or node.short.startswith(FSDP) for node in graph.nodes)
     current: Tensors = {}
     for node in graph.nodes:
         if node.name in given:
@@ -172,6 +176,8 @@ def _rank(
         # A later operator may write into this memory.
         keep = changing and isinstance(result, torch.Tensor)
         values[node.name] = result.clone() if keep else result
+        if keep and places is not None:
+            places[node.name] = place_of(result)
     for name in graph.outputs if changing else ():
         # A result is what its memory holds in the end: others may have written into a view of it.
         if name is not None and isinstance(final := current.get(name), torch.Tensor):

@@ -16,6 +16,8 @@ from pytest_trainsafe.judges.refine.evaluate.constants import constants
 from pytest_trainsafe.judges.refine.evaluate.draw import bounds, floats, value_of
 from pytest_trainsafe.judges.refine.evaluate.kernels import semantics
 from pytest_trainsafe.judges.refine.evaluate.lockstep import Tensors, evaluate
+from pytest_trainsafe.judges.refine.evaluate.marks import marks
+from pytest_trainsafe.judges.refine.evaluate.memory import Place
 from pytest_trainsafe.judges.refine.graphs.graph import Graph
 from pytest_trainsafe.judges.refine.mesh import RankMesh
 from pytest_trainsafe.judges.refine.problem.problem import Problem
@@ -26,12 +28,16 @@ _ALONE = RankMesh({})
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The results of all nodes: of the sequential graph, and of each rank's."""
+    """The results of all nodes: of the sequential graph, and of each rank's.
+
+    `places` has the memory of the sequential results, if the graph writes into memory.
+    """
 
     sequential: Tensors
     ranks: Sequence[Tensors]
     numbers: Numbers
     met: Counter[str]
+    places: Mapping[str, Place]
 
     @property
     def elements(self) -> int:
@@ -63,16 +69,23 @@ def _once(problem: Problem, seed: int, numbers: Numbers) -> Evaluated:
     held = _held(problem, entered, seed, mode)
     own = constants(problem.sequential, entered, problem.constants, numbers)
     mode.note(*(each for each in own.values() if each.is_floating_point()))
-    (sequential,) = evaluate([problem.sequential], [own | entered], _ALONE, mode, problem.partial)
+    places: dict[str, Place] = {}
+    (sequential,) = evaluate(
+        [problem.sequential], [own | entered], _ALONE, mode, problem.partial, places
+    )
     ranks = evaluate(list(problem.ranks), held, problem.mesh, mode, problem.partial)
-    return Evaluated(sequential, ranks, numbers, mode.met)
+    return Evaluated(sequential, ranks, numbers, mode.met, places)
 
 
 def _entered(problem: Problem, seed: int, mode: ExactMode) -> dict[str, torch.Tensor]:
     """The values of everything that the relation of inputs names, on the sequential side."""
     below = {**bounds(problem.sequential), **problem.below}
     nodes = problem.sequential.by_name
-    return {name: mode.enter(value_of(nodes[name], below, seed)) for name in problem.inputs}
+    marked = marks(problem)
+    return {
+        name: mode.enter(value_of(nodes[name], below, seed, marked.get(name, ())))
+        for name in problem.inputs
+    }
 
 
 def _held(

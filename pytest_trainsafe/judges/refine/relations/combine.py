@@ -114,6 +114,9 @@ def _concatenated(step: Step, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         if step.by == 1:
             return torch.cat(list(tensors), dim)
         parted = [blocks(each, dim, (step.by, each.shape[dim] // step.by)) for each in tensors]
+        if step.zigzag:
+            firsts, seconds = zip(*(each.unbind(dim) for each in parted), strict=True)
+            return torch.cat((*firsts, *reversed(seconds)), dim)
         return torch.cat(parted, dim + 1).flatten(dim, dim + 1)
     except (RuntimeError, TypeError) as error:
         raise InputRelationError(f"the parts do not fit: {str(error).splitlines()[0]}") from None

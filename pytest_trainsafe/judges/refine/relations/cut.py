@@ -14,6 +14,7 @@ from pytest_trainsafe.judges.refine.relations.pieces import (
     equal_pieces,
     fused_lengths,
     fused_pieces,
+    zigzag_pieces,
 )
 from pytest_trainsafe.judges.refine.relations.relation import Relation, Step
 
@@ -97,6 +98,8 @@ def _parts(name: str, step: Step, tensor: torch.Tensor, size: int) -> list[torch
             f"{shown(name)} has the shape {list(tensor.shape)}; dimension {dim} is {whole}, which "
             f"cannot be cut into {step.by * size} equal parts"
         )
+    if step.zigzag:
+        return zigzag_pieces(tensor, dim, size)
     pieces = equal_pieces(tensor, dim, step.by, size)
     if not step.order:
         return pieces

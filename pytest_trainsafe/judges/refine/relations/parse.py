@@ -13,6 +13,7 @@ _NAME = re.compile(r"[\w.<>-]{1,200}")
 _WHOLE = {"replica", "same", "the same", "the same on every rank"}
 _STEP = re.compile(
     r"(?P<kind>concat|sum|all)(?: (?P<dim>-?\d{1,3}))?(?: over (?P<axis>\w+))?"
+    r"(?P<zigzag> zigzag)?"
     r"(?: by (?P<by>\d{1,9}))?(?: order (?P<order>\d{1,6}(?: \d{1,6})*))?"
     r"(?: parts (?P<parts>\d{1,12}(?:x\d{1,6})?(?:\+\d{1,12}(?:x\d{1,6})?)*))?"
 )
@@ -20,7 +21,7 @@ _AT = re.compile(r"at (\w+)=(\d{1,6})")
 _SLICE = re.compile(r"slice (\d{1,3}) (\d{1,12}):(\d{1,12})")
 _PERMUTE = re.compile(r"permute (\d{1,3}(?: \d{1,3})*)")
 _FORM = (
-    "'replica', 'concat 0', 'sum', 'concat 0 over tp', 'concat 0 by 8', "
+    "'replica', 'concat 0', 'sum', 'concat 0 over tp', 'concat 0 by 8', 'concat 0 zigzag', "
     "'concat 0 parts 768+128+128', 'sum over dp, concat 1 over tp of w', 'concat 0 of x_1, x_2'"
 )
 
@@ -72,6 +73,9 @@ def _step(text: str, whole: str, name: str, axes: Mapping[str, int], several: bo
     match = _STEP.fullmatch(text)
     if match is None or (match["kind"] == "concat") != (match["dim"] is not None):
         raise _wrong(whole, name)
+    zigzag = match["zigzag"] is not None
+    if zigzag and (match["kind"] != "concat" or match["by"] or match["order"] or match["parts"]):
+        raise _wrong(whole, name)
     axis = match["axis"]
     if axis is None:
         axis = "" if several else _only_axis(whole, name, axes)
@@ -79,9 +83,10 @@ def _step(text: str, whole: str, name: str, axes: Mapping[str, int], several: bo
         match["kind"],  # type: ignore[arg-type]
         _axis(axis, name, axes) if axis else "",
         int(match["dim"] or 0),
-        int(match["by"] or 1),
+        2 if zigzag else int(match["by"] or 1),
         _order(match["order"], axes.get(axis), name),
         _parts(match["parts"]),
+        zigzag=zigzag,
     )
 
 

@@ -37,6 +37,15 @@ def equal_pieces(x: torch.Tensor, dim: int, by: int, size: int) -> list[torch.Te
     return [each.reshape(shape) for each in parted.unbind(dim + 1)]
 
 
+def zigzag_pieces(x: torch.Tensor, dim: int, size: int) -> list[torch.Tensor]:
+    """The piece of each of `size` ranks: a part of `dim`, and the part that is as far from the end.
+
+    So the ranks have equal shares of causal attention.
+    """
+    parts = x.chunk(2 * size, dim)
+    return [torch.cat((parts[rank], parts[-1 - rank]), dim) for rank in range(size)]
+
+
 def fused_lengths(parts: Sequence[Part], size: int) -> list[int] | None:
     """The length of each part over all ranks; None if copies do not divide the ranks."""
     if any(size % copies for _, copies in parts):

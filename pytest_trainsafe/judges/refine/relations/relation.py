@@ -4,6 +4,7 @@ The text of a relation has its steps, the outermost first, and the ranks' tensor
 
     replica of loss                       every rank holds it
     concat 0 over tp of mm_5              the ranks of tp hold parts of dimension 0, in their order
+    concat 0 over cp zigzag of x          each rank of cp holds a part, and one as far from the end
     sum over dp, concat 1 over tp of t    partial sums over dp of what is cut over tp
     concat 0 of x_1, x_2                  every rank holds micro-batches, one in each tensor
     all over tp of outside                a mask that is true where those of all ranks of tp are
@@ -31,6 +32,7 @@ class Step:
     the kinds "slice" and "permute" join nothing.
     `dim` is the dimension of a concat or slice.  With `by` above 1, the dimension is `by` blocks,
     each of which is cut over the ranks, as the flattened (batch, heads) is if heads are cut.
+    With `zigzag`, these are 2 blocks, of which the ranks hold the second in reverse order.
     `order` says which rank holds the first part, which the second.  With `parts`, a rank's tensor
     consists of these parts, and the sequential one has first all ranks' first parts, then their
     second parts.  `numbers` are the coordinate of "at", the bounds of a slice, or the dimensions
@@ -44,6 +46,7 @@ class Step:
     order: tuple[int, ...] = ()
     parts: tuple[Part, ...] = ()
     numbers: tuple[int, ...] = ()
+    zigzag: bool = False
 
     def __str__(self) -> str:
         if self.kind == "at":
@@ -55,7 +58,9 @@ class Step:
         text = f"concat {self.dim}" if self.kind == "concat" else self.kind
         if self.axis:
             text += f" over {self.axis}"
-        if self.by > 1:
+        if self.zigzag:
+            text += " zigzag"
+        elif self.by > 1:
             text += f" by {self.by}"
         if self.order:
             text += f" order {' '.join(map(str, self.order))}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import torch
 import xxhash
 
-from pytest_trainsafe.arithmetic import field
+from pytest_trainsafe.arithmetic import field, rational
 from pytest_trainsafe.arithmetic.packing import special, unpack
 
 Key = tuple[str, int, bytes]
@@ -35,3 +37,16 @@ def multiple(x: torch.Tensor) -> tuple[Key, torch.Tensor] | None:
     lead = flat[usable[0]]
     kind, count, key = content(field.multiply(flat, field.inverse(lead)))
     return ("multiple of a " + kind, count, key), lead[0]
+
+
+def varies(value: object) -> TypeGuard[torch.Tensor]:
+    """Whether a tensor is of numbers that differ, or a number that no constant is, as a loss.
+
+    Zeros in the shape of another tensor say nothing.
+    """
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+        return False
+    flat = value.reshape(-1)
+    return bool((flat != flat[0]).any()) or (
+        flat.numel() == 1 and rational(flat[0].double()) is None
+    )

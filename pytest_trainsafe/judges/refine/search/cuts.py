@@ -10,6 +10,7 @@ from pytest_trainsafe.judges.refine.relations.pieces import (
     equal_pieces,
     fused_lengths,
     fused_pieces,
+    zigzag_pieces,
 )
 from pytest_trainsafe.judges.refine.relations.relation import Part, Step
 
@@ -37,6 +38,8 @@ def cuts(
         share = whole // size
         for by in (number for number in range(1, min(share, _BLOCKS) + 1) if share % number == 0):
             yield Step("concat", axis, dim, by), equal_pieces(x, dim, by, size)
+        if share % 2 == 0:
+            yield Step("concat", axis, dim, 2, zigzag=True), zigzag_pieces(x, dim, size)
 
 
 def microbatches(x: torch.Tensor) -> Iterator[tuple[Step, list[torch.Tensor]]]:

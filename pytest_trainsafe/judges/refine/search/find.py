@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
 from pytest_trainsafe.judges.refine.mesh import Coordinate
 from pytest_trainsafe.judges.refine.relations.relation import Part, Relation, Step, preference
-from pytest_trainsafe.judges.refine.search.content import content
+from pytest_trainsafe.judges.refine.search.content import content, varies
 from pytest_trainsafe.judges.refine.search.cuts import cuts, microbatches
 from pytest_trainsafe.judges.refine.search.index import Entry, Index
 
@@ -35,7 +36,8 @@ class Finder:
         if key not in self._known:
             self._known[key] = self._found(x)
         found = self._known[key]
-        if constant(x):  # Any part of it is equal to any other: a cut of another says nothing.
+        # Any part of a constant is equal to any other: a cut of another says nothing.
+        if constant(x) and not varies(x):
             found = [each for each in found if not each.steps or each.names == (name,)]
             own = [each for each in found if each.names == (name,)]
             if own and not x.is_floating_point():  # A few small integers are equal by chance.
@@ -51,6 +53,8 @@ class Finder:
         found = list(dict.fromkeys(self._straight(x)))
         if constant(x):
             return found
+        if not found:
+            found = list(dict.fromkeys(self._cut_microbatches(x)))
         if not found and 1 < x.ndim <= _PERMUTED:
             found = list(dict.fromkeys(self._turned(x)))
         return found
@@ -124,7 +128,7 @@ class Finder:
             step if order == tuple(range(len(order))) else _with_order(step, order)
             for step, order in zip(steps, orders, strict=True)
         )
-        if any(step.parts and step.order for step in ordered):
+        if any((step.parts or step.zigzag) and step.order for step in ordered):
             return
         wanted = [
             {number: orders[n][index[n]] for n, number in enumerate(joined)} | fixed
@@ -177,6 +181,32 @@ class Finder:
             if len(chosen) == len(names) and len(set(chosen)) == len(chosen):
                 yield Relation((step,), tuple(chosen))
 
+    def _cut_microbatches(self, x: torch.Tensor) -> Iterator[Relation]:
+        """Micro-batches that are cut over an axis, or micro-batches of the parts of its ranks."""
+        for axis, size in self.index.mesh.axes.items():
+            for step, batches in microbatches(x) if size > 1 else ():
+                if x.shape[step.dim] % (len(batches) * size):
+                    continue
+                part = Step("concat", axis, step.dim)
+                rows = [row.chunk(len(batches), step.dim) for row in x.chunk(size, step.dim)]
+                of_ranks = [[*each] for each in zip(*rows, strict=True)]
+                yield from self._in_tensors((part, step), part, of_ranks)
+                cut_each = [batch.chunk(size, step.dim) for batch in batches]
+                yield from self._in_tensors((step, part), part, cut_each)
+
+    def _in_tensors(
+        self, steps: tuple[Step, ...], part: Step, named: Sequence[Sequence[torch.Tensor]]
+    ) -> Iterator[Relation]:
+        """The relation in which the ranks hold the pieces of each micro-batch in one tensor."""
+        found = []
+        for pieces in named:
+            rows: list[Piece] = [((number,), piece) for number, piece in enumerate(pieces)]
+            held = self._assembled(rows, (part,))
+            found.append([each.names[0] for each in held if each.steps == (part,)])
+        chosen = [_alike(each, found[0]) for each in found if each]
+        if len(chosen) == len(found) and len(set(chosen)) == len(chosen):
+            yield Relation(steps, tuple(chosen))
+
     def _replicas(self, piece: torch.Tensor) -> list[str]:
         found = self.index.find(content(piece))
         entries = [(self.index.entries[number], places) for number, places in found.items()]
@@ -213,7 +243,7 @@ def constant(x: torch.Tensor) -> bool:
 
 
 def _with_order(step: Step, order: tuple[int, ...]) -> Step:
-    return Step(step.kind, step.axis, step.dim, step.by, order, step.parts)
+    return replace(step, order=order)
 
 
 def _orders(

@@ -162,7 +162,7 @@ class Unknowns:
         if whole.size % (count * step.by):
             return whole
         share = Length(whole.size // (count * step.by))
-        blocks = self.steps.setdefault(key, [Length(step.by)])
+        blocks = self.steps.setdefault(key, [Length(step.by, fixed=step.zigzag)])
         self.lengths.multiply([*blocks, Length(count, fixed=True), share], [whole])
         part = Length(share.size * step.by)
         self.lengths.multiply([*blocks, share], [part])

@@ -159,6 +159,8 @@ def test_shapes_that_contradict_the_graph_are_named():
         ({"up": "concat 1 by 3"}, "cannot be cut"),
         ({"up": "concat 1 over dp"}, "no axis dp"),
         ({"up": "half"}, "is no relation"),
+        ({"up": "concat 1 zigzag by 2"}, "is no relation"),
+        ({"up": "sum zigzag"}, "is no relation"),
     ],
 )
 def test_relations_that_do_not_fit_are_named(inputs, said):

@@ -30,6 +30,9 @@ RELATIONS = [
     ({"tp": 4}, "concat 1 over tp of w"),
     ({"tp": 2}, "concat 1 over tp by 2 of w"),
     ({"tp": 4}, "concat 0 over tp order 2 0 1 3 of w"),
+    ({"cp": 2}, "concat 0 over cp zigzag of w"),
+    ({"cp": 3}, "concat 1 over cp zigzag of w"),
+    ({"cp": 2, "tp": 2}, "concat 1 over tp, concat 0 over cp zigzag of w"),
     ({"tp": 2}, "sum over tp of w"),
     ({"dp": 2, "tp": 2}, "concat 0 over tp of w"),
     ({"dp": 2, "tp": 2}, "sum over dp, concat 1 over tp of w"),
@@ -39,6 +42,8 @@ RELATIONS = [
     ({"pp": 2, "tp": 2}, "concat 0 over tp, at pp=1 of w"),
     ({"pp": 3}, "at pp=1 of w"),
     ({"tp": 2}, "concat 0 of w, w_1"),
+    ({"dp": 2}, "concat 0 over dp, concat 0 of w, w_1"),
+    ({"dp": 2}, "concat 0, concat 0 over dp of w, w_1"),
     ({"tp": 2}, "permute 1 0 of w"),
     ({"tp": 2}, "concat 1 over tp, permute 1 0 of w"),
 ]
@@ -83,6 +88,14 @@ def test_a_changed_value_on_one_rank_has_no_relation():
         assert not holds(relation, x, wrong, mesh, NUMBERS)
         found = Finder(Index(wrong, mesh, NUMBERS)).relations("x", x)
         assert [str(each) for each in found] in ([], ["at tp=0 of w"])
+
+
+def test_a_loss_is_the_sum_of_terms_that_have_another_name():
+    mesh = RankMesh({"dp": 2})
+    terms = [{"mean": entered(seed=number)} for number in range(2)]
+    loss = NUMBERS.add(terms[0]["mean"], terms[1]["mean"])
+    found = Finder(Index(terms, mesh, NUMBERS)).relations("loss", loss)
+    assert [str(each) for each in found] == ["sum over dp of mean"]
 
 
 def test_whole_tensors_are_preferred_to_sums_and_parts():

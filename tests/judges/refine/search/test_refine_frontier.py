@@ -47,6 +47,27 @@ def test_a_loss_confirms_what_it_is_made_of_and_a_constant_does_not(loss, named)
     assert frontier(GRAPH, values, ["x", "loss"], ["exp"]).name == named
 
 
+LOSS = parse_fx("""
+    def forward(self, x: "f32[4]"):
+        sin: "f32[4]" = torch.ops.aten.sin.default(x)
+        cos: "f32[4]" = torch.ops.aten.cos.default(x)
+        loss: "f32[4]" = torch.ops.aten.mul.Tensor(sin, cos)
+        exp: "f32[4]" = torch.ops.aten.exp.default(x)
+        gradient: "f32[4]" = torch.ops.aten.neg.default(exp)
+        norm: "f32[4]" = torch.ops.aten.add.Tensor(cos, exp)
+        return (loss, gradient, norm)
+""")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"), [(["loss", "gradient"], "sin"), (["gradient", "norm"], "exp")]
+)
+def test_what_comes_after_a_wrong_result_does_not_explain_it(wrong, named):
+    """Nor does a norm that takes what is wrong decide, although one of its ends is the first."""
+    values: dict[str, Any] = {node.name: torch.rand(4) for node in LOSS.nodes}
+    assert frontier(LOSS, values, ["x"], wrong).name == named
+
+
 NORM = parse_fx("""
     def forward(self, x: "f32[4, 2]", mean: "f32[4, 1]"):
         neg: "f32[4, 1]" = torch.ops.aten.neg.default(mean)
@@ -158,3 +179,29 @@ def test_a_square_does_not_confirm_a_tensor_of_which_a_part_has_another_sign(squ
     found = prove(given)
     assert isinstance(found, Refutation)
     assert (found.wrong, found.node.name) == (("exp",), "neg")
+
+
+WRITTEN = """
+    def forward(self, x: "f32[4, 2]", y: "f32[4]"):
+        clone: "f32[4, 2]" = torch.ops.aten.clone.default(x)
+        select: "f32[4]" = torch.ops.aten.select.int(clone, 1, 0)
+        other: "f32[4]" = torch.ops.aten.select.int(clone, 1, 1)
+        mul_: "f32[4]" = torch.ops.aten.mul_.Tensor(select, y)
+        sub_: "f32[4]" = torch.ops.aten.{write}_.Tensor(other, y)
+        {last}: "f32[4]" = torch.ops.aten.exp.default({taken})
+        return ({last},)
+"""
+
+
+@pytest.mark.parametrize("taken", ["clone", "other"])
+def test_what_is_written_through_a_view_is_named_and_not_who_reads_it(taken):
+    texts = [WRITTEN.format(write=each, last="exp", taken=taken) for each in ("sub", "add")]
+    if taken == "clone":
+        texts = [text.replace('exp: "f32[4]"', 'exp: "f32[4, 2]"') for text in texts]
+    sequential, rank = map(parse_fx, texts)
+    given = stated_problem(
+        sequential, [rank] * 2, {"inputs": {"x, y": "replica"}, "mesh": {"tp": 2}}
+    )
+    found = prove(given)
+    assert isinstance(found, Refutation)
+    assert found.node.name == "sub_"

@@ -236,3 +236,19 @@ def test_the_rows_of_a_table_of_positions_shrink_with_the_positions():
     rows, positions = shape(small.sequential, "table")[0], argument(small.sequential, "arange", 0)
     assert positions < rows < 100
     assert isinstance(prove(given), Proof)
+
+
+ZIGZAG = """
+    def forward(self, x: "f32[{rows}, 2000]"):
+        exp: "f32[{rows}, 2000]" = torch.ops.aten.exp.default(x)
+        return (exp,)
+"""
+
+
+def test_the_parts_of_a_zigzag_shrink_and_stay_two_for_each_rank():
+    whole, rank = (parse_fx(ZIGZAG.format(rows=rows)) for rows in (3000, 1500))
+    proof = prove(stated_problem(whole, [rank] * 2, {"inputs": {"x": "concat 0 zigzag"}}))
+    assert isinstance(proof, Proof)
+    assert shape(proof.problem.sequential, "x")[0] % 4 == 0
+    assert shape(proof.problem.sequential, "x")[0] < 3000
+    assert str(proof.outputs["exp"]) == "concat 0 over ranks zigzag of exp"

@@ -11,7 +11,7 @@ from pytest_trainsafe.core.untrusted import read_file
 from pytest_trainsafe.printable import printable
 from pytest_trainsafe.report.panels import Code
 from pytest_trainsafe.report.sections import label
-from pytest_trainsafe.report.syntax import Function, syntax_of
+from pytest_trainsafe.report.syntax import Function, parsed, syntax_of
 
 #: The number of lines before and after the one that matters, and the most lines before it of the
 #: function that it is in, which are shown from the function's beginning.
@@ -45,7 +45,7 @@ def code_at(place: str, title: str, note: str = "", methods: Sequence[str] = ())
     first, last = max(1, at - AROUND), at + AROUND
     begin = _begin_of_function(content, at)
     first = min(first, begin) if at - begin <= BEFORE else first
-    function = _function(content, at, methods)
+    function = _function(syntax_of(content), at, methods)
     if function is not None:
         begin = min([function.lineno, *(each.lineno for each in function.decorator_list)])
         if note and not begin <= at <= function.lineno:
@@ -64,6 +64,19 @@ def code_at(place: str, title: str, note: str = "", methods: Sequence[str] = ())
     )
 
 
+def method_at(place: str, methods: Sequence[str]) -> tuple[str, str]:
+    """The "file:line" and the name of the first of `methods` that a class at a "file:line" defines.
+
+    "" for both if no class begins there, or it defines none of them.
+    """
+    path, _, digits = place.rpartition(":")
+    at = int(digits) if digits.isdecimal() and len(digits) <= 7 else 0
+    found = _function(parsed(path), at, methods) if path and at else None
+    if found is None or found.name not in methods or at >= found.lineno:
+        return "", ""
+    return f"{path}:{found.lineno}", found.name
+
+
 def _begin_of_function(content: bytes, at: int) -> int:
     """The first line of the innermost function around a line; the line itself if there is none."""
     around = (
@@ -74,9 +87,9 @@ def _begin_of_function(content: bytes, at: int) -> int:
     return max(around, default=at)
 
 
-def _function(content: bytes, at: int, methods: Sequence[str]) -> Function | None:
+def _function(tree: ast.AST, at: int, methods: Sequence[str]) -> Function | None:
     """The function that begins at a line, or the method of the class that begins there."""
-    for node in _definitions(syntax_of(content)):
+    for node in _definitions(tree):
         if at not in (node.lineno, *(each.lineno for each in node.decorator_list)):
             continue
         if not isinstance(node, ast.ClassDef):

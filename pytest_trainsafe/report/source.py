@@ -77,6 +77,49 @@ def method_at(place: str, methods: Sequence[str]) -> tuple[str, str]:
     return f"{path}:{found.lineno}", found.name
 
 
+def assigned_at(place: str, method: str) -> str:
+    """The "file:line" that assigns the variable that a call of `method` at a "file:line" is given.
+
+    It is the last before the call in the same function, and may call methods of the variable for
+    its value alone.  "" if the call is given anything else than a variable.
+    """
+    path, _, digits = place.rpartition(":")
+    if not path or not digits.isdecimal() or len(digits) > 7:
+        return ""
+    tree, at = parsed(path), int(digits)
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == method
+        and node.lineno <= at <= (node.end_lineno or at)
+    ]
+    if len(calls) != 1 or len(calls[0].args) != 1 or calls[0].keywords:
+        return ""
+    given: ast.expr = calls[0].args[0]
+    while isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute):
+        if given.args or given.keywords or given.func.attr not in ("detach", "clone", "item"):
+            return ""
+        given = given.func.value
+    if not isinstance(given, ast.Name):
+        return ""
+    around = (node for node in _definitions(tree) if isinstance(node, Function))
+    inner = max(
+        (node for node in around if node.lineno <= at <= (node.end_lineno or 0)),
+        key=lambda node: node.lineno,
+        default=tree,
+    )
+    lines = [
+        node.lineno
+        for node in ast.walk(inner)
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name) and target.id == given.id and node.lineno < at
+    ]
+    return f"{path}:{max(lines)}" if lines else ""
+
+
 def _begin_of_function(content: bytes, at: int) -> int:
     """The first line of the innermost function around a line; the line itself if there is none."""
     around = (

@@ -89,7 +89,7 @@ def _cut_finding(check: str, axis: str, left: Draw, right: Draw, compared: bool)
             f"the ranks of {axis} were seeded differently, or one of them drew more numbers "
             "before: copies of an activation need the same mask"
         )
-    # Ranks of tp are seeded alike for what they hold whole: for shards, the draw is from a wrong one.
+    # Ranks of tp are seeded alike for what they hold whole, so the draw of shards is at fault.
     seeds = None if check == "rng:tp_same_dropout" else right
     return violation(check, message, cause, left, axis, other=seeds)
 

@@ -22,6 +22,7 @@ from pytest_trainsafe.judges.compare.localize.code.lines import (
     Place,
     called_by,
     has_whole_steps_only,
+    of_reported,
     own,
     program_line,
     through,
@@ -46,6 +47,7 @@ from pytest_trainsafe.trace.reader import Trace
 
 #: For each kind of tensor that no module produces: the phase that produces it.
 _MADE_BY: dict[str, Phase] = {
+    "input": "data",
     "loss": "loss",
     "grad_norm": "norm",
     "param": "optimizer",
@@ -110,7 +112,7 @@ class Places:
             case "backward":
                 found = self._does("backward")
             case "loss":
-                found = self._does("loss")
+                found = of_reported(self._does("loss"))
             case "norm":
                 found = self._norm(comparison)
             case "reduction":

@@ -65,11 +65,11 @@ def _line_of(text: str, entry: str, model: str) -> int:
     return own[1] if own[0] >= common[0] + 2 else common[1]
 
 
-def _last(node: yaml.Node, keys: list[str]) -> tuple[int, int]:
+def _last(node: yaml.Node | None, keys: list[str]) -> tuple[int, int]:
     """How many keys of a path a mapping has, one in the other, and the line of the last."""
     depth = line = 0
     for key in keys:
-        pairs = node.value if getattr(node, "id", "") == "mapping" else ()
+        pairs = getattr(node, "value", ()) if getattr(node, "id", "") == "mapping" else ()
         found = next((pair for pair in pairs if pair[0].value == key), None)
         if found is None:
             break

@@ -27,6 +27,7 @@ class Up(Module):
 
 
 class Sum(Function):
+    @staticmethod
     def backward(ctx, gradient):
         return gradient
 
@@ -72,7 +73,7 @@ def failing(kind: Kind, source: str = "") -> list[Finding]:
             "up.a is called; module class Up at {class Up}",
         ),
         (
-            *("backward", "its backward runs Sum.backward at {def backward}", "def backward"),
+            *("backward", "its backward runs Sum.backward at {@static}", "def backward"),
             "its backward runs Sum.backward; module class Up at {class Up}",
         ),
         (
@@ -85,7 +86,7 @@ def test_every_text_and_the_page_name_the_same_line_first(
     program: Path, phase: str, clause: str, first: str, what: str
 ) -> None:
     def filled(text: str) -> str:
-        for named in ("y = model", "class Up", "def backward", "model = Up"):
+        for named in ("y = model", "class Up", "@static", "model = Up"):
             text = text.replace(f"{{{named}}}", relative(line(program, named)))
         return text
 

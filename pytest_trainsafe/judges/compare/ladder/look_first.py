@@ -51,7 +51,8 @@ def look_first(
     line, method = method_at(source, methods_of(phase_of(located, lead)))
     if not line:
         return source, what
-    return line, what.replace(_CLASS, f"{method} of {_CLASS}", 1)
+    own, *others = what.split("; ")
+    return line, "; ".join((own.replace(_CLASS, f"{method} of {_CLASS}"), *others))
 
 
 def phase_of(located: Located | None, lead: Finding | None) -> str:

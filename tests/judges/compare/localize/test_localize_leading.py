@@ -136,9 +136,10 @@ def test_a_scaled_loss_beside_a_wrapper_that_averages_says_what_a_rank_divides_i
 ) -> None:
     wrapper = NoteEvent("averages", "DistributedDataParallel")
     said = "; DistributedDataParallel averages gradients over ranks, so a rank divides its loss by"
-    for name, edit in (("scaled", lambda part: part / 2), ("other", lambda part: part + 1)):
-        halved = only("activation_grad", "fc2.output", lambda r, at, part, e=edit: e(part))
-        wrong = calling(rung(tmp_path / name, TP, halved), norm="", fc1="")
+    halves = only("activation_grad", "fc2.output", lambda r, at, part: part / 2)
+    moves = only("activation_grad", "fc2.output", lambda r, at, part: part + 1)
+    for name, edit in (("scaled", halves), ("other", moves)):
+        wrong = calling(rung(tmp_path / name, TP, edit), norm="", fc1="")
         noted = text_of(located_faults(noting(wrong, BACKWARD, wrapper)))
         assert "differentiates is wrong" in noted
         assert (said in noted) == (name == "scaled")

@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from _pytest.pytester import SysModulesSnapshot
 
 from pytest_trainsafe.fixtures.core import get_session
 from pytest_trainsafe.sweep.point_summary import PROPERTY, PointSummary
@@ -84,6 +86,24 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _torch_stays() -> Iterator[None]:
+    """Keep torch's modules after inner runs of pytest, which forget what they imported.
+
+    torch registers operators when it is imported, and a second time is an error or a crash.
+    """
+    restore = SysModulesSnapshot.restore
+
+    def keeping(self: SysModulesSnapshot) -> None:
+        kept = {name: each for name, each in sys.modules.items() if f"{name}.".startswith("torch.")}
+        restore(self)
+        sys.modules.update(kept)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SysModulesSnapshot, "restore", keeping)
+        yield
+
+
 @pytest.fixture
 def never_hangs() -> Iterator[None]:
     """Fail a test that takes more than two minutes.
@@ -138,13 +158,10 @@ def without_hypothesis(pytester, monkeypatch):
 
 @pytest.fixture(scope="session")
 def _torch() -> None:
-    """Import torch and the judges before `pytester`, which forgets the imports of a test.
+    """Import the judges before `pytester`, which forgets the imports of a test.
 
-    A second import of torch crashes, one of the judges takes half a second, and semantics are
-    registered once.
+    A second import of the judges takes half a second, and semantics are registered once.
     """
-    import torch  # noqa: F401
-
     from pytest_trainsafe import assertions  # noqa: F401
     from pytest_trainsafe.arithmetic.table import table
     from pytest_trainsafe.judges.registry import judges

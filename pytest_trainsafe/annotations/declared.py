@@ -19,6 +19,7 @@ from pytest_trainsafe.annotations.entries import (
     OutputEntry,
     ParameterEntry,
 )
+from pytest_trainsafe.annotations.lines import place_of, with_line
 from pytest_trainsafe.annotations.parse import parse
 from pytest_trainsafe.annotations.patterns import LastMatch
 from pytest_trainsafe.annotations.placed import placed
@@ -94,7 +95,11 @@ class Annotations:
         if "#" in path.name and not path.exists():
             name, _, model = path.name.rpartition("#")
             path = path.with_name(name) if name else path
-        found = cls.of_text(read_text(path), str(path), model)
+        text = read_text(path)
+        try:
+            found = cls.of_text(text, str(path), model)
+        except AnnotationError as error:
+            raise AnnotationError(with_line(str(error), path, text, model)) from None
         found.file = path
         return found
 
@@ -366,8 +371,9 @@ class Annotations:
 
     def _dim(self, dim: int, ndim: int, source: str, name: str) -> int:
         if not -ndim <= dim < ndim:
+            at = self.origin if self.file is None else place_of(self.file, source, self.model)
             raise AnnotationError(
-                f"{self.origin}: `{source}` splits dimension {dim} of "
+                f"{at}: `{source}` splits dimension {dim} of "
                 f"{name or 'the root module'!r}, which has {ndim} "
                 f"dimension{'s' * (ndim != 1)}. Correct the entry, or add a later "
                 f"entry for {name!r}: the last entry that matches applies."

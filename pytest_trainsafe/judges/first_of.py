@@ -6,12 +6,8 @@ from pytest_trainsafe.core.finding import Finding, ModuleSubject
 from pytest_trainsafe.sweep.point_summary import FirstSummary
 
 
-def first_of(lead: Finding, with_source: bool = True) -> FirstSummary:
-    """The data of a finding.
-
-    Callers pass `with_source=False` if annotations are at fault and not the code; then the summary
-    names no line of code.
-    """
+def first_of(lead: Finding) -> FirstSummary:
+    """The data of a finding."""
     where = lead.where
     return {
         "judge": lead.judge,
@@ -26,7 +22,7 @@ def first_of(lead: Finding, with_source: bool = True) -> FirstSummary:
         "error": lead.error,
         "allowed": lead.allowed,
         "message": lead.message,
-        "source": lead.source if with_source else "",
+        "source": lead.source,
     }
 
 

@@ -118,6 +118,9 @@ def summary_of(joint: JointJudgement, case: Case) -> PointSummary:
     if joint.verdict == "fail":
         summary.pop("reason", None)
         summary["first"] = first_of(lead)
+        source, what = getattr(worse, "look_at", ("", ""))
+        if source:
+            summary["look_at"] = {"source": source, "what": what}
         if facts := [*getattr(worse, "facts", ())]:
             summary["facts"] = facts
     else:

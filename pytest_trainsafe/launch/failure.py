@@ -24,6 +24,7 @@ from pytest_trainsafe.launch.supervise.stacks import (
 _INDENT = "  "
 #: A frame in the text of a traceback: its file and line.
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
+_OWN_LINE = re.compile(r"(/[^\n:]+:[1-9]\d{0,6}): ")
 
 
 class GroupFailure(TrainsafeError):
@@ -99,7 +100,7 @@ def in_one_line(result: GroupResult, what: str = "") -> str:
     text = headline(result).partition("\n")[0]
     if first is not None and first.status == "raised" and not (result.mismatches or result.problem):
         place = f" at {relative(at)}" if (at := raised_at(result)) else ""
-        error = first.error.partition("\n")[0]
+        error = first.error.partition("\n")[0].removeprefix(f"{at}: ")
         text = f"rank {first.rank} raised {first.error_type}{place}{f': {error}' if error else ''}"
     elif odd := [] if result.mismatches or _absent(result) else _odd(result):
         waits = _places(result).get(odd[0])
@@ -143,7 +144,8 @@ def raised_at(result: GroupResult) -> str:
     """The file:line of the program at which the first failed rank raised; "" if none raised.
 
     If ranks disagreed on a collective, it is the line of the call; if others waited for a rank that
-    ran its own code, the line at which it was.
+    ran its own code, the line at which it was.  An error that begins with a line of a file is about
+    this file.
     """
     if result.mismatch_at:
         return result.mismatch_at
@@ -151,7 +153,10 @@ def raised_at(result: GroupResult) -> str:
     place = _absent(result)
     if first is None and place is not None:
         return f"{place.file}:{place.line}"
-    return _program_line(first.traceback) if first is not None else ""
+    if first is None:
+        return ""
+    own = _OWN_LINE.match(first.error)
+    return own[1] if own is not None else _program_line(first.traceback)
 
 
 def standing(result: GroupResult) -> list[tuple[str, bool]]:

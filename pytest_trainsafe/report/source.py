@@ -11,7 +11,7 @@ from pytest_trainsafe.core.untrusted import read_file
 from pytest_trainsafe.printable import printable
 from pytest_trainsafe.report.panels import Code
 from pytest_trainsafe.report.sections import label
-from pytest_trainsafe.report.syntax import Function, syntax_of
+from pytest_trainsafe.report.syntax import Function, parsed, syntax_of
 
 #: The number of lines before and after the one that matters, and the most lines before it of the
 #: function that it is in, which are shown from the function's beginning.
@@ -45,7 +45,7 @@ def code_at(place: str, title: str, note: str = "", methods: Sequence[str] = ())
     first, last = max(1, at - AROUND), at + AROUND
     begin = _begin_of_function(content, at)
     first = min(first, begin) if at - begin <= BEFORE else first
-    function = _function(content, at, methods)
+    function = _function(syntax_of(content), at, methods)
     if function is not None:
         begin = min([function.lineno, *(each.lineno for each in function.decorator_list)])
         if note and not begin <= at <= function.lineno:
@@ -64,6 +64,62 @@ def code_at(place: str, title: str, note: str = "", methods: Sequence[str] = ())
     )
 
 
+def method_at(place: str, methods: Sequence[str]) -> tuple[str, str]:
+    """The "file:line" and the name of the first of `methods` that a class at a "file:line" defines.
+
+    "" for both if no class begins there, or it defines none of them.
+    """
+    path, _, digits = place.rpartition(":")
+    at = int(digits) if digits.isdecimal() and len(digits) <= 7 else 0
+    found = _function(parsed(path), at, methods) if path and at else None
+    if found is None or found.name not in methods or at >= found.lineno:
+        return "", ""
+    return f"{path}:{found.lineno}", found.name
+
+
+def assigned_at(place: str, method: str) -> str:
+    """The "file:line" that assigns the variable that a call of `method` at a "file:line" is given.
+
+    It is the last before the call in the same function, and may call methods of the variable for
+    its value alone.  "" if the call is given anything else than a variable.
+    """
+    path, _, digits = place.rpartition(":")
+    if not path or not digits.isdecimal() or len(digits) > 7:
+        return ""
+    tree, at = parsed(path), int(digits)
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == method
+        and node.lineno <= at <= (node.end_lineno or at)
+    ]
+    if len(calls) != 1 or len(calls[0].args) != 1 or calls[0].keywords:
+        return ""
+    given: ast.expr = calls[0].args[0]
+    while isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute):
+        if given.args or given.keywords or given.func.attr not in ("detach", "clone", "item"):
+            return ""
+        given = given.func.value
+    if not isinstance(given, ast.Name):
+        return ""
+    around = (node for node in _definitions(tree) if isinstance(node, Function))
+    inner = max(
+        (node for node in around if node.lineno <= at <= (node.end_lineno or 0)),
+        key=lambda node: node.lineno,
+        default=tree,
+    )
+    lines = [
+        node.lineno
+        for node in ast.walk(inner)
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name) and target.id == given.id and node.lineno < at
+    ]
+    return f"{path}:{max(lines)}" if lines else ""
+
+
 def _begin_of_function(content: bytes, at: int) -> int:
     """The first line of the innermost function around a line; the line itself if there is none."""
     around = (
@@ -74,9 +130,9 @@ def _begin_of_function(content: bytes, at: int) -> int:
     return max(around, default=at)
 
 
-def _function(content: bytes, at: int, methods: Sequence[str]) -> Function | None:
+def _function(tree: ast.AST, at: int, methods: Sequence[str]) -> Function | None:
     """The function that begins at a line, or the method of the class that begins there."""
-    for node in _definitions(syntax_of(content)):
+    for node in _definitions(tree):
         if at not in (node.lineno, *(each.lineno for each in node.decorator_list)):
             continue
         if not isinstance(node, ast.ClassDef):

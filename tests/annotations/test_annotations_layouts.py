@@ -171,7 +171,7 @@ def test_an_entry_that_splits_an_absent_dimension_is_named_in_the_error() -> Non
         ("modules: {a: {output: {local: ep}}}", ["local: 'ep'", "as in [cp, ep]"]),
         ("parameters:\n  a: {}\n  a: {}", ["'a' appears twice", "line 2"]),
         ("a: [", ["not YAML"]),
-        ("!!python/object/apply:os.getcwd []", ["line 1: found the tag", "cannot have tags"]),
+        ("!!python/object/apply:os.getcwd []", [".yaml:1: found the tag", "cannot have tags"]),
     ],
 )
 def test_an_invalid_file_is_refused_with_the_file_name_and_the_reason(

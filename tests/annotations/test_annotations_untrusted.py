@@ -325,13 +325,13 @@ def test_any_bytes_give_annotations_or_a_printable_error(
 ) -> None:
     file = tmp_path_factory.getbasetemp() / f"untrusted-{os.getpid()}.yaml"
     file.write_bytes(data)
-    message = f"{file}: "
+    message = f"{file}:"
     try:
         Annotations.read(file)
     except AnnotationError as error:
         message = str(error)
     file.unlink()
-    assert message.startswith(f"{file}: ")
+    assert message.startswith(f"{file}:")
     assert message.isprintable()
 
 

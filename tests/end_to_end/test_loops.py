@@ -72,7 +72,7 @@ def test_a_wrong_learning_rate_is_found_in_whole_steps(
 
     assert "starts at 0.weight · update · step 0" in text
     assert "faulty every gradient that the optimizer receives agrees; the optimizer's step" in text
-    assert "(steps the optimizer) AdamW is constructed at" in text.partition("look at ")[2]
+    assert "(AdamW is constructed) steps the optimizer at" in text.partition("look at ")[2]
     assert "module class" not in text
 
 

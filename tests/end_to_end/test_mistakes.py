@@ -85,7 +85,7 @@ def test_an_annotation_that_matches_nothing_is_reported(messages: dict[str, str]
 
 def test_an_invalid_annotation_file_is_reported_with_its_error(messages: dict[str, str]) -> None:
     text = message_of(messages, "annotation_file")
-    assert "broken.yaml: `loss: partial` is [['dp']]; it must be a list of tp, cp, dp" in text
+    assert "broken.yaml:1: `loss: partial` is [['dp']]; it must be a list of tp, cp, dp" in text
     assert "mistaken_program.py" in text
     assert "annotation_entries.py" not in text
 

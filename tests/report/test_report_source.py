@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trainsafe.report.source import AROUND, BEFORE, MOST_LINES, code_at
+from pytest_trainsafe.report.source import AROUND, BEFORE, MOST_LINES, assigned_at, code_at
 
 MODULE = '''import torch
 
@@ -114,3 +114,25 @@ def test_a_line_is_shown_from_the_beginning_of_its_function_if_that_is_near(tmp_
         shown = code_at(f"{path}:{line}", "Source")
         assert shown is not None
         assert shown.first == (10 if before < BEFORE else line - AROUND)
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        ("ctx.loss(loss)", 4),
+        ("ctx.loss(loss.detach().clone())", 4),
+        ("ctx.loss(loss.sum())", 0),
+        ("ctx.loss(2 * loss)", 0),
+        ("ctx.loss(given)", 0),
+        ("ctx.other(loss)", 0),
+        ("ctx.loss(loss, loss)", 0),
+    ],
+)
+def test_the_line_that_assigns_what_a_call_is_given_is_the_last_before_it(
+    tmp_path: Path, call: str, line: int
+) -> None:
+    path = tmp_path / "train.py"
+    before = "loss = 1\ndef train(ctx, given):\n    loss = 2\n    loss /= 3\n"
+    path.write_text(f"{before}    {call}\n    loss = 4\n")
+    assert assigned_at(f"{path}:5", "loss") == (f"{path}:{line}" if line else "")
+    assert assigned_at(f"{path}:4", "loss") == assigned_at(f"{path}x:5", "loss") == ""

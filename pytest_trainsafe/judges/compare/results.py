@@ -256,7 +256,7 @@ class Results:
             dtype=self.rung.reference.manifest.dtype,
             pattern=pattern,
             module_class=module[0],
-            source=module[1],
+            source=module[1] or finding.source,
             user=user,
         )
         self.result.findings.append(placed)

@@ -23,6 +23,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement, lead_of, suspect
 from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
 from pytest_trainsafe.judges.compare.ladder.ladder import climb
+from pytest_trainsafe.judges.compare.ladder.look_first import look_first
 from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
 from pytest_trainsafe.judges.exact import JUDGE, RUNG
 from pytest_trainsafe.judges.exact.certificate import Certificate
@@ -262,10 +263,11 @@ def _localised(exact: LadderJudgement, widest: LadderJudgement) -> LadderJudgeme
     nothing was searched or found, is called a guess.
     """
     failed, found = exact.rungs[-1], widest.located or Located(())
+    failing = [each for each in exact.findings if each.verdict == "fail"]
     if failed.explained:  # by annotations, at a known line
         return exact
     if not found.rows or found.rows[0][0] == "not localised":
-        lead = lead_of([each for each in exact.findings if each.verdict == "fail"])
+        lead = lead_of(failing)
         what = found.what if found.source else suspect(lead)
         what = f"a guess, because the failure is not localised: {what}"
         found = replace(found, source=found.source or lead.source, what=what)
@@ -277,7 +279,8 @@ def _localised(exact: LadderJudgement, widest: LadderJudgement) -> LadderJudgeme
         seconds = {"localize": widest.summary["seconds"]["localize"]}
         summary["seconds"] = {**summary.get("seconds", {}), **seconds}
     if found.source:
-        summary["look_at"] = {"source": found.source, "what": found.what}
+        source, what = look_first(found, failing)
+        summary["look_at"] = {"source": source, "what": what}
     if "facts" in widest.summary:
         summary["facts"] = widest.summary["facts"]
     if found.faults:

@@ -19,6 +19,7 @@ from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentError, RelationError
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.ladder.ladder import climb
+from pytest_trainsafe.judges.compare.ladder.look_first import look_first
 from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.judges.metamorphic.change import changed, setting_of, unseen
@@ -54,6 +55,15 @@ class RelationJudgement(FindingsJudgement):
     draws: bool = False
     panels: ClassVar[str] = "pytest_trainsafe.judges.metamorphic.panels"
     text: ClassVar[str] = "pytest_trainsafe.judges.metamorphic.text"
+
+    @property
+    def look_at(self) -> tuple[str, str]:
+        """The line to look at first and what it is, as the comparison has it; "" if unknown."""
+        if self.compared is None or self.compared.verdict != "fail":
+            return "", ""
+        last = self.compared.rungs[-1]
+        failing = [each for each in last.comparison.findings if each.verdict == "fail"]
+        return look_first(self.compared.located, failing, last.explained)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Plain text of at most 100 columns, like the other reports.
 from __future__ import annotations
 
 from pytest_trainsafe.judges.compare.text.message import message_of
+from pytest_trainsafe.judges.first_line import of_doubt, of_failure
 from pytest_trainsafe.judges.metamorphic.judge import RelationJudgement
 from pytest_trainsafe.report.rerun import rerun_of
 from pytest_trainsafe.report.rows import head, row
@@ -44,3 +45,11 @@ def message(judgement: RelationJudgement) -> str:
     if compared.verdict == "pass":
         return "\n".join([*head(title), "", *lines, *rerun_of(compared.case)])
     return message_of(compared, "\n".join([*head(title), "", *lines]))
+
+
+def first_line(judgement: RelationJudgement) -> str:
+    """The finding that leads the report, in one line; "" for a pass."""
+    failing = [each for each in judgement.findings if each.verdict == "fail"]
+    if failing:
+        return of_failure(failing[0], judgement.look_at[0])
+    return of_doubt(judgement.findings[0]) if judgement.findings else ""

@@ -59,7 +59,7 @@ def test_a_point_with_the_dtype_exact_is_judged_by_the_exact_judge(
     assert "6 points judged: 3 pass, 2 fail, 1 inconclusive" in text
     assert "rank0 + rank1 equals the reference (exactly)" in text
     assert "confirmed     float64 refutes it too" in text
-    assert "(a guess, because the failure is not localised: module class " in text
+    assert "(a guess, because the failure is not localised: forward of module" in text
     assert "not localised stopped at the time limit after " in text
     assert "exact numbers differ first at loss (loss), and float64 agrees up to rounding" in text
     result.stdout.fnmatch_lines(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pytest_trainsafe import TrainsafeFailure, assert_same_by, relations
+from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, RelationError
 from pytest_trainsafe.fuzz.failures.flaky import repeated
+from pytest_trainsafe.judges.joint import JointJudgement, summary_of
+from pytest_trainsafe.judges.metamorphic.judge import judge_relation
 from tests.support.metamorphic import relation_programs
 from tests.support.metamorphic.relation_runs import fixture_of
 
@@ -47,6 +52,12 @@ def test_a_missing_view_of_a_projects_relation_fails_at_the_first_differing_tens
     with pytest.raises(TrainsafeFailure) as failure:
         assert_same_by(NotRotated(), trained)
 
+    looked = re.search(r"^  look at       (\S+)", str(failure.value), re.MULTILINE)
+    assert looked is not None
+    assert failure.value.line.endswith(f", at {looked[1]}")
+    judgement = judge_relation(trained, NotRotated(), [], [])
+    summary = summary_of(JointJudgement([judgement]), trained.case)
+    assert relative(summary["look_at"]["source"]) == looked[1]
     where = failure.value.findings[0].where
     assert where is not None
     assert where.microbatch == 0

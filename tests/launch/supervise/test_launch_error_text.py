@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_trainsafe.annotations.entries import AnnotationError
-from pytest_trainsafe.launch.failure import message, raised, reason
+from pytest_trainsafe.launch.failure import in_one_line, message, raised, raised_at, reason
 from pytest_trainsafe.launch.result import GroupResult, RankResult, Status
 from pytest_trainsafe.launch.supervise.error_text import error_text, own_text
 from pytest_trainsafe.record import program
@@ -105,6 +105,27 @@ def test_ranks_that_raised_the_same_error_share_one_line(tmp_path: Path) -> None
     assert "ranks 0, 3 raised the same error" in lines
     assert "rank 2 of 4 raised ProgramError: another" in lines
     assert sum("called twice" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "place", "line"),
+    [
+        ("/p/layouts.yaml:3: `a` is", "/p/layouts.yaml:3", "raised E at /p/layouts.yaml:3: `a` is"),
+        ("at /p/layouts.yaml:3: no", "/p/fit.py:7", "raised E at /p/fit.py:7: at /p/layouts.yaml"),
+    ],
+)
+def test_an_error_that_begins_with_a_line_of_a_file_is_raised_there(
+    tmp_path: Path, error: str, place: str, line: str
+) -> None:
+    rank = RankResult(
+        rank=0, status="raised", folder=tmp_path, error_type="E", error=error,
+        traceback='  File "/p/fit.py", line 7, in fit\n    ctx.watch(net)\n',
+    )  # fmt: skip
+    result = GroupResult(
+        task="t", folder=tmp_path, ranks=(rank,), seconds=1.0, timeout=9.0, first_failed=0
+    )
+    assert raised_at(result) == place
+    assert line in in_one_line(result)
 
 
 def test_an_assertion_of_a_framework_is_shown_with_the_program_s_line(tmp_path: Path) -> None:

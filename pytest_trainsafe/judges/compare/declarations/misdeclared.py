@@ -47,12 +47,14 @@ MAX_NAMES = 100
 class Misdeclared:
     """Wrong declarations of layouts.
 
-    `sentences` describes each of them.  `left` is the first failing finding that remains with
+    `sentences` describes each of them, and `first` is what declares the first of them, such as
+    "parameters: fc.weight".  `left` is the first failing finding that remains with
     corrected layouts, None if nothing fails then.
     """
 
     sentences: list[str]
     left: Finding | None
+    first: str
 
 
 def misfits(rung: RungTraces, comparison: Comparison) -> bool:
@@ -97,6 +99,7 @@ def misdeclared(
             for (source, said, fits), path in list(wrong.items())[:MAX_LISTED]
         ],
         left,
+        next(iter(wrong))[0],
     )
 
 

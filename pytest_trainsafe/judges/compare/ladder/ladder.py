@@ -20,6 +20,7 @@ from pytest_trainsafe.judges.compare.guards.deterministic import not_determinist
 from pytest_trainsafe.judges.compare.guards.later_steps import settings_apart
 from pytest_trainsafe.judges.compare.judgement import Advice, LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.ladder.fixed_dtype import with_dtype_advice
+from pytest_trainsafe.judges.compare.ladder.look_first import look_first
 from pytest_trainsafe.judges.compare.ladder.one_rung import (
     compared,
     explained,
@@ -284,17 +285,18 @@ class _Ladder:
         summary["axes"] = dict(candidate.case.point)
         if self.located is not None and self.located.faults:
             summary["faults"] = list(self.located.faults)
+        failing = [f for f in self.judged[-1].comparison.findings if f.verdict == "fail"]
         if collecting() and self._rung is not None and judgement.verdict == "fail":
             from pytest_trainsafe.judges.compare.ladder.facts import facts_of
             from pytest_trainsafe.judges.compare.ladder.left_out import left_out
 
-            failing = [f for f in self.judged[-1].comparison.findings if f.verdict == "fail"]
             apart = settings_apart(self._rung.candidate, self._rung.reference)
             trace, comparison = self._rung.candidate, self.judged[-1].comparison
             facts = facts_of(candidate.case, trace, failing, self.located, apart)
             summary["facts"] = [*facts, *left_out(self._rung, comparison)]
         if self.located is not None and self.located.source:
-            summary["look_at"] = {"source": self.located.source, "what": self.located.what}
+            source, what = look_first(self.located, failing)
+            summary["look_at"] = {"source": source, "what": what}
         if self.reference.runs.reused:
             summary["references"] = dict(self.reference.runs.reused)
         unlooked = dict.fromkeys(text for entry in self.judged for text in entry.not_compared)

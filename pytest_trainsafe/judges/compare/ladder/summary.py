@@ -11,6 +11,7 @@ from pytest_trainsafe.judges.compare.judgement import (
     RungJudgement,
     lead_of,
 )
+from pytest_trainsafe.judges.compare.ladder.look_first import look_first
 from pytest_trainsafe.judges.first_of import first_of
 from pytest_trainsafe.sweep.point_summary import (
     ANNOTATED,
@@ -36,8 +37,9 @@ def point_summary(judgement: LadderJudgement, seconds: dict[str, float]) -> Poin
     if verdict == "fail" and judged[-1].missing is not None:
         summary["first"] = _of_proposal(judged[-1], judged[-1].missing)
     elif verdict == "fail":
-        lead = lead_of([f for f in judged[-1].comparison.findings if f.verdict == "fail"])
-        summary["first"] = first_of(lead, with_source=not judged[-1].explained)
+        failing = [f for f in judged[-1].comparison.findings if f.verdict == "fail"]
+        summary["first"] = first_of(lead_of(failing))
+        summary["first"]["source"], _ = look_first(None, failing, judged[-1].explained)
     elif doubt is not None:
         summary["reason"] = doubt.message
     return summary

@@ -275,7 +275,7 @@ class _Description:
         if fault.target == PROGRAM and fault.uncalled:
             return f"{self.program} does not run the backward of every micro-batch"
         if fault.target == PROGRAM:
-            return loss_text(self.program, fault.after)
+            return loss_text(self.program, fault.after, self.rung.candidate, self.comparison)
         return of_modules(group, self.modules, self.compared, self.found())
 
     def unsummed(self, group: Sequence[Fault]) -> str:

@@ -131,7 +131,7 @@ def _failing(
     ]
 
 
-def loss_text(program: str, after: str) -> str:
+def loss_text(program: str, after: str, candidate: Trace, comparison: Comparison) -> str:
     """The sentence on a wrong gradient that reaches the model from outside.
 
     `after` is the last compared module if the model's own output was not compared, else "".
@@ -140,10 +140,26 @@ def loss_text(program: str, after: str) -> str:
     if not after:
         return (
             f"{wrong}, outside of the model: the gradient that reaches the model's output differs"
+            f"{_averaged(candidate, comparison)}"
         )
     return (
         f"{wrong}, or what the model does after {after}: the gradient that reaches the output of "
-        f"{after} differs, and no later output was compared"
+        f"{after} differs, and no later output was compared{_averaged(candidate, comparison)}"
+    )
+
+
+def _averaged(candidate: Trace, comparison: Comparison) -> str:
+    """A clause on a wrapper that averages gradients, "" unless it is given scaled ones."""
+    wrapper = next(iter(candidate.ranks[0].note("averages")), "")
+    if not wrapper or not any(
+        f.verdict == "fail" and f.where and f.where.kind == "activation_grad"
+        for f in comparison.findings
+        if f.pattern is not None and f.pattern.name == "scaled"
+    ):
+        return ""
+    return (
+        f"; {wrapper} averages gradients over ranks, so a rank divides its loss by the number of "
+        "its own micro-batches, also on a single device"
     )
 
 

@@ -150,17 +150,19 @@ def wrong_line(candidate: Traces, rung: RungTraces, failed: RungJudgement) -> Lo
 
 
 def _declared_at(candidate: Traces, rung: RungTraces, failed: RungJudgement) -> Place:
-    """The source line of the declarations that explain a failure; NOWHERE if a file has them.
+    """The line of the declarations that explain a failure; NOWHERE if it is not known.
 
-    It is the line that passes the annotations, or, for a layout that a parameter's attribute
-    declares, the class of the module that has the parameter.
+    It is that of the entry in a file, or else the line that passes the annotations, or, for a
+    layout that a parameter's attribute declares, the class of the module that has the parameter.
     """
+    entry = ""
     if failed.advice.misdeclared is not None:
         first = next(f.where for f in failed.comparison.findings if f.verdict == "fail")
         marked = None if first is None else of_attribute(first, rung.candidate)
         if marked is not None:
             return marked
-    return Places(rung.candidate, candidate.case.program, rung.reference).of_annotations()
+        entry = failed.advice.misdeclared.first
+    return Places(rung.candidate, candidate.case.program, rung.reference).of_annotations(entry)
 
 
 def _unlocated(candidate: Traces, rung: RungTraces, failed: Comparison, *why: str) -> Located:

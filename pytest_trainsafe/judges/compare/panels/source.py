@@ -11,7 +11,13 @@ import msgspec
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judges.compare.judgement import lead_of, suspect
-from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting
+from pytest_trainsafe.judges.compare.ladder.look_first import (
+    PLACE,
+    methods_of,
+    phase_of,
+    places_of,
+    without,
+)
 from pytest_trainsafe.judges.compare.localize.code.ran import UNKNOWN, Ran
 from pytest_trainsafe.judges.compare.panels.marks import with_marks
 from pytest_trainsafe.judges.compare.panels.set_marks import (
@@ -29,8 +35,6 @@ from pytest_trainsafe.report.syntax import Function, parsed
 #: The most places that are shown.
 MOST_PLACES = 12
 
-_PLACE = re.compile(r"(?<!\S)([^\s:]+\.py:\d{1,7})\b")
-
 #: The most functions that are shown because the most telling line calls them, and the most lines
 #: of all of them together, but for the first two.
 MOST_CALLED, MOST_LINES = 6, 80
@@ -41,21 +45,9 @@ CONSTRUCTOR = "Source: its constructor"
 MARKED = "Source: where a mark is set"
 STATE = "Source: what its object keeps"
 
-#: Clauses that name a more telling place than the class at fault, by the phase.
-_TELLING = {
-    "forward": re.compile(r"(?!the model )\S.* is called at |.*, so look at what .* set up"),
-    "backward": re.compile(r"its backward runs |\S+ over .*, between calls over "),
-    "unheld": re.compile(r"called at "),
-}
-#: What a description says of a line that changes what no optimizer holds as the reference's does.
-_AS_DUE = ", as in the reference"
-_CONSTRUCTED = re.compile(r"\S+ is constructed at ")
-
 #: Clauses whose line runs code that no other clause names: hooks, or what changes a buffer.
 _CALLS = re.compile(r"\S+ is constructed at |^called at | made at |\bcomputed at ")
 
-#: The kinds of tensors and the phases that a module's backward computes.
-_BACKWARD = frozenset({"activation_grad", "param_grad", "backward"})
 #: The phases whose code reduces gradients.
 _OF_REDUCTIONS = frozenset({"reduction", "weights", "norm", "accumulation"})
 #: Those that a module's forward computes.
@@ -76,12 +68,10 @@ def source(
     whose places are not shown.  `ran` are the lines that are known to have run.
     """
     lead = lead_of(failing) if failing else None
-    kind = lead.where.kind if lead is not None and lead.where is not None else ""
-    phase = located.faults[0][0] if located is not None and located.faults else kind
-    methods = ("backward", "forward") if phase in _BACKWARD else ("forward",)
+    phase = phase_of(located, lead)
+    methods = methods_of(phase)
     if located is not None and located.source:
-        constructed = lead is not None and lead.pattern is not None and is_setting(lead.pattern)
-        places = _named(located, phase, constructed)
+        places = places_of(located, lead)
         first = FIRST
     elif lead is not None and lead.source and not explained:
         note = suspect(lead).removeprefix("module ")
@@ -101,7 +91,7 @@ def source(
         if ran.line(place) is False:
             continue
         title = "Source: look here too" if made else first
-        code = code_at(place, title, _without(place, clause, at_fault), methods)
+        code = code_at(place, title, without(place, clause, at_fault), methods)
         if code is None or any(_has(shown, code) for shown in made) or len(made) >= MOST_PLACES:
             unsaid.append(clause)
             continue
@@ -232,49 +222,8 @@ def _defined(constructor: Code) -> bool:
     return "def __init__" in constructor.lines[constructor.marked - constructor.first]
 
 
-def _named(located: Located, phase: str, constructed: bool) -> dict[str, str]:
-    """The places of a description with the clause that names each, the most telling first.
-
-    That is the line that calls the modules of a module whose own forward is wrong, the backward of
-    an autograd function if a backward is wrong, or the construction of an optimizer whose settings
-    differ (`constructed`); else the line at fault.  If the loss is wrong beside a backward, what is
-    wrong is in the forward, too, which functions of its backward do not show.
-    """
-    own, *others = located.what.split("; ")
-    places = {located.source: own}
-    for clause in (own, *others):
-        for place in _PLACE.findall(clause):
-            places.setdefault(place, clause)
-    telling = _CONSTRUCTED if constructed else _TELLING.get(phase)
-    beside = phase == "backward" and "loss" in {each for each, _ in located.faults}
-    if telling is None or beside or (phase == "unheld" and _AS_DUE not in own):
-        return places
-    lead = [place for place, clause in places.items() if telling.match(clause)]
-    return {place: places[place] for place in dict.fromkeys((*lead, *places))}
-
-
 def _placeless(what: str) -> list[str]:
-    return [clause for clause in what.split("; ")[1:] if not _PLACE.search(clause)]
-
-
-def _without(place: str, clause: str, source: str) -> str:
-    """A clause without the place that is shown beside it; `source` is the line at fault."""
-    here = rf"{re.escape(place)}(?!\d)"
-    if found := re.fullmatch(rf"(.*) at (\S+), called at {here}", clause):
-        return f"calls {found[2]}, where {found[1]}"
-    if re.fullmatch(rf"called at {here}", clause):
-        return f"leads to {relative(source)}"
-    if re.match(rf"makes the loss from what is computed at .*{here}", clause):
-        return "the loss is made from what is computed here"
-    if re.match(r"the loss is computed with ", clause):
-        calls = clause.removeprefix("the loss is computed with ").split(", ")
-        here_only = next(each for each in calls if re.search(rf" at {here}", each))
-        return f"the loss is computed with {here_only.partition(' at ')[0]}"
-    if found := re.fullmatch(r"(\S+) is defined at (\S+), which runs (.*)", clause):
-        runs = re.search(rf"(\S+) at {here}", found[3])
-        return f"{found[1]} is defined" if runs is None else f"{found[1]} runs {runs[1]}"
-    clause = clause.replace(", called at ", ", called by ")
-    return re.sub(rf"(?:,? is|,)? at {here}", "", clause)
+    return [clause for clause in what.split("; ")[1:] if not PLACE.search(clause)]
 
 
 def _has(shown: Code, code: Code) -> bool:

@@ -11,6 +11,7 @@ from pytest_trainsafe.judges.compare.judgement import (
     RungJudgement,
     lead_of,
 )
+from pytest_trainsafe.judges.compare.ladder.look_first import look_first
 from pytest_trainsafe.judges.first_line import of_doubt, of_failure
 
 
@@ -44,6 +45,5 @@ def _of_failures(
 
     `explained` says that annotations are at fault, so that the code that the finding names is not.
     """
-    lead = lead_of([finding for finding in findings if finding.verdict == "fail"])
-    source = located.source if located is not None else ""
-    return of_failure(lead, source or ("" if explained else lead.source))
+    failing = [finding for finding in findings if finding.verdict == "fail"]
+    return of_failure(lead_of(failing), look_first(located, failing, explained)[0])

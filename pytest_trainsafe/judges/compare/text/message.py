@@ -16,8 +16,8 @@ from pytest_trainsafe.judges.compare.judgement import (
     LadderJudgement,
     RungJudgement,
     lead_of,
-    suspect,
 )
+from pytest_trainsafe.judges.compare.ladder.look_first import look_first
 from pytest_trainsafe.judges.compare.text.doubts import doubt_rows
 from pytest_trainsafe.judges.compare.text.mismatch import mismatch_text
 from pytest_trainsafe.judges.compare.text.proposal import NO_LAYOUT, advice_rows
@@ -140,14 +140,9 @@ def _difference(
         lines += row("also", hint.message)
     lines += _then(failing, lead, judged.comparison.factor)
     lines += row("not affected", _unaffected(judged.comparison))
-    source, what = lead.source, suspect(lead)
-    if judged.explained:  # annotations are at fault, and not the module
-        source = ""
-    if located is not None:
-        for label, text in located.rows:
-            lines += row(label, text)
-        if located.source:
-            source, what = located.source, located.what
+    for label, text in () if located is None else located.rows:
+        lines += row(label, text)
+    source, what = look_first(located, failing, judged.explained)
     if source:
         own, *others = what.split("; ")
         lines += row("look at", f"{relative(source)} ({own})")

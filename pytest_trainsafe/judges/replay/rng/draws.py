@@ -111,10 +111,13 @@ class Draw:
         return TensorId(step, microbatch, "activation", module, "output")
 
     def is_about(self, finding: Finding) -> bool:
-        """Whether a Finding is about this draw, by its module or, outside of modules, its line."""
+        """Whether a Finding is about this draw, by its module or, outside of modules, its line.
+
+        That is the line of the draw, or the one that seeds its generator.
+        """
         if finding.where is not None:
             return self.where == finding.where
-        return bool(finding.source) and self.event.line == finding.source
+        return bool(finding.source) and finding.source in (self.event.line, self.event.seeded)
 
 
 @dataclass(slots=True)

@@ -164,7 +164,7 @@ def _finding(axis: str, where: str, left: Draw, right: Draw, number: int, drew: 
         f"{right.rank.rank}"
     )
     cause = f"the ranks of {axis} are seeded {'alike' if drew == 'the same' else 'differently'}"
-    return violation(_CHECK, message, cause, left, axis)
+    return violation(_CHECK, message, cause, left, axis, other=right)
 
 
 def _when(draw: Draw) -> str:

@@ -37,7 +37,7 @@ def initialisation(draws: Draws, reference: Trace | None, excused: Excused) -> I
             f"the ranks of {axis} were seeded differently before the model was made: seed "
             "them alike for the parameters they share, or broadcast these from one rank"
         )
-        yield violation(check, message, cause, left, axis)
+        yield violation(check, message, cause, left, axis, other=right)
         return
 
 

@@ -47,7 +47,8 @@ def draw_panels(draws: Draws, findings: Sequence[Finding]) -> tuple[Panel, ...]:
         left += max(0, len(own) - MOST_DRAWS)
         for number, draw in enumerate(own[start : start + MOST_DRAWS], start):
             wrong = draw.where is not None and draw.where in places
-            state: State = "first" if draw.is_about(lead) else "wrong" if wrong else ""
+            led = draw.is_about(lead) and (at is None or draw.place == at.place)
+            state: State = "first" if led else "wrong" if wrong else ""
             events.append(_event(lane, number, draw, state))
     if not events:
         return ()
@@ -57,7 +58,7 @@ def draw_panels(draws: Draws, findings: Sequence[Finding]) -> tuple[Panel, ...]:
     if left:
         note += f" {left} more draws are left out."
     return (
-        *_lines(draws, at),
+        *_lines(draws, at, lead.source),
         Timeline(
             title="Random draws of every rank",
             lanes=tuple(_named(rank.rank, rank.coordinates) for rank in lanes),
@@ -68,8 +69,11 @@ def draw_panels(draws: Draws, findings: Sequence[Finding]) -> tuple[Panel, ...]:
     )
 
 
-def _lines(draws: Draws, at: Draw | None) -> list[Code]:
-    """The code of a draw, and where the ranks' generators were seeded that it is made from."""
+def _lines(draws: Draws, at: Draw | None, first: str) -> list[Code]:
+    """The code of a draw, and where the ranks' generators were seeded that it is made from.
+
+    The line `first` is shown first if it is one of these.
+    """
     if at is None:
         return []
     there = [
@@ -91,7 +95,8 @@ def _lines(draws: Draws, at: Draw | None) -> list[Code]:
         places.setdefault(draw.event.seeded, ("Source: where its generator is seeded", note))
         note = f"sets the state of {draw.event.generator} again"
         places.setdefault(draw.event.restored, ("Source: where its state is set", note))
-    found = [code_at(line, *said) for line, said in places.items() if line]
+    ordered = sorted(places.items(), key=lambda each: each[0] != first)
+    found = [code_at(line, *said) for line, said in ordered if line]
     return [code for code in found if code is not None][:MOST_PLACES]
 
 

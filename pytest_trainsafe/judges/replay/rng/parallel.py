@@ -89,7 +89,9 @@ def _cut_finding(check: str, axis: str, left: Draw, right: Draw, compared: bool)
             f"the ranks of {axis} were seeded differently, or one of them drew more numbers "
             "before: copies of an activation need the same mask"
         )
-    return violation(check, message, cause, left, axis)
+    # Ranks of tp are seeded alike for what they hold whole, so the draw of shards is at fault.
+    seeds = None if check == "rng:tp_same_dropout" else right
+    return violation(check, message, cause, left, axis, other=seeds)
 
 
 def data_parallel(
@@ -156,7 +158,7 @@ def _same_dropout(
             f"if each rank draws for its own data, {cause}; otherwise, declare it with "
             f'expect_rng("{place}", same="dp")'
         )
-    return violation("rng:dp_same_dropout", message, cause, left, axis, verdict)
+    return violation("rng:dp_same_dropout", message, cause, left, axis, verdict, right)
 
 
 def _other_inputs(left: Draw, right: Draw) -> bool | None:

@@ -5,6 +5,7 @@ Plain text of at most 100 columns.  Called by `assert_rng`.
 
 from __future__ import annotations
 
+from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.judges.contract import FindingsJudgement
 from pytest_trainsafe.report.rows import row
 
@@ -19,6 +20,7 @@ def message(judgement: FindingsJudgement) -> str:
         lines += ["", f"  {finding.check}", *row("what", finding.message)]
         if finding.pattern is not None:
             lines += row("so", finding.pattern.cause)
+        lines += row("look at", relative(finding.source) if finding.source else "", wrapped=False)
         if finding is judgement.findings[0]:
             lines += row("axis", getattr(judgement, "axis", ""))
     if judgement.not_compared:

@@ -51,10 +51,10 @@ def located(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Located |
     healthy = Bench(folder).rung(Point.of(tp=2), dtype="float64")
 
     def found(
-        path: str, source: str, *facts: msgspec.Struct, code: str = "/me/linear.py:7"
+        path: str, source: str, *facts: msgspec.Struct, code: str = "/me/linear.py:7", given=WATCH
     ) -> Located | None:
         modules = ModuleEvent("fc2", "RowLinear", code), ModuleEvent("", "Model", "")
-        rung = noting(described(cut_wrongly(healthy, path, source), *modules), *WATCH, *facts)
+        rung = noting(described(cut_wrongly(healthy, path, source), *modules), *given, *facts)
         comparison = compare(rung)
         wrong = misdeclared(rung, comparison, ())
         assert wrong is not None
@@ -84,3 +84,13 @@ def test_a_layout_that_annotations_declare_is_located_where_they_are_passed(
 
 def test_an_attribute_in_unknown_code_is_not_located_where_annotations_are_passed(located) -> None:
     assert located("fc2.weight", "attribute", code="") is None
+
+
+def test_a_layout_that_a_file_declares_is_located_at_the_entry_in_it(
+    located, tmp_path: Path
+) -> None:
+    path = tmp_path / "layouts.yaml"
+    path.write_text("parameters:\n  fc1.weight: {tp_dim: 0}\n  fc2.weight: {tp_dim: 0}\n")
+    given = WATCH[0], Annotations(str(path), given=True)
+    source = "parameters: fc2.weight"
+    assert located("fc2.weight", source, given=given) == Located((), f"{path}:3", source)

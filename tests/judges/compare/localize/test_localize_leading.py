@@ -14,10 +14,17 @@ from pytest_trainsafe.judges.compare.localize.code.lines import set_up
 from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Annotations, Caller, Made, SetUp, Site
-from pytest_trainsafe.trace.schema import ModuleEvent
+from pytest_trainsafe.trace.schema import ModuleEvent, NoteEvent
 from tests.support.compare.clipped_traces import rung
 from tests.support.compare.traces import Record, only, training, write
-from tests.support.localize.blamed_traces import PROGRAM, calling, described, located_faults, noting
+from tests.support.localize.blamed_traces import (
+    PROGRAM,
+    calling,
+    described,
+    located_faults,
+    noting,
+    text_of,
+)
 from tests.support.localize.call_traces import Flow, flow, values
 from tests.support.localize.call_traces import rung as called
 
@@ -122,6 +129,21 @@ def test_a_wrong_gradient_of_the_models_output_is_reported_with_the_line_of_the_
     assert found.source == "/me/loss.py:24"
     assert found.what == "makes the loss; the backward starts at /me/fit.py:31"
     assert look_at(wrong, BACKWARD) == "starts the backward"
+
+
+def test_a_scaled_loss_beside_a_wrapper_that_averages_says_what_a_rank_divides_it_by(
+    tmp_path: Path,
+) -> None:
+    wrapper = NoteEvent("averages", "DistributedDataParallel")
+    said = "; DistributedDataParallel averages gradients over ranks, so a rank divides its loss by"
+    halves = only("activation_grad", "fc2.output", lambda r, at, part: part / 2)
+    moves = only("activation_grad", "fc2.output", lambda r, at, part: part + 1)
+    for name, edit in (("scaled", halves), ("other", moves)):
+        wrong = calling(rung(tmp_path / name, TP, edit), norm="", fc1="")
+        noted = text_of(located_faults(noting(wrong, BACKWARD, wrapper)))
+        assert "differentiates is wrong" in noted
+        assert (said in noted) == (name == "scaled")
+        assert said not in text_of(located_faults(noting(wrong, BACKWARD)))
 
 
 def test_a_loss_that_is_scaled_where_its_backward_starts_is_named_where_it_is_computed(

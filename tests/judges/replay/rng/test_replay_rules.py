@@ -12,6 +12,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.replay.rng.draws import Draws, describe_draw
 from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
+from pytest_trainsafe.judges.replay.rng.text import message
 from pytest_trainsafe.report import sections
 from pytest_trainsafe.report.panels import Code
 from pytest_trainsafe.sweep.expectation import expect_rng
@@ -379,3 +380,42 @@ def test_a_finding_and_its_panels_name_the_lines_that_seed_the_generator(tmp_pat
         ("Source: where its generator is seeded", 2),
         ("Source: where its state is set", 3),
     ]
+
+
+@pytest.mark.parametrize(
+    ("states", "seeds", "first"),
+    [
+        ((1, 1), ("5", "5"), "seed"),
+        ((1, 1), ("5", "6"), "draw"),  # something else than the seeds made them equal
+        ((1, 1), ("", ""), "draw"),
+        ((1, 2), ("5", "6"), "seed"),
+        ((1, 2), ("5", "5"), "draw"),  # one rank drew more
+    ],
+)
+def test_the_line_that_seeds_is_the_one_to_look_at_if_the_seeds_decide(
+    tmp_path: Path, states: tuple[int, int], seeds: tuple[str, str], first: str
+):
+    program = tmp_path / "train.py"
+    program.write_text("import torch\ntorch.manual_seed(1)\ndrop(x)\n")
+    line = {"seed": f"{program}:2", "draw": f"{program}:3"}
+
+    def drawn(at):
+        rank = at["dp"]
+        yield msgspec.structs.replace(
+            mask(states[rank], microbatch=rank),
+            at=line["draw"], seeded=line["seed"], seed=seeds[rank],
+        )  # fmt: skip
+
+    rules = [] if states == (1, 1) else [expect_rng("drop", same="dp")]
+    sections.begin()
+    try:
+        trace = write(tmp_path / "a", Point.of(dp=2), drawn)
+        judgement = judge_rng(trace, rules=rules)
+    finally:
+        sections.end()
+
+    [finding] = judgement.findings
+    assert finding.source == line[first]
+    code = next(panel for panel in judgement.drawn if isinstance(panel, Code))
+    assert code.file == relative(line[first])
+    assert f"look at       {relative(line[first])}" in message(judgement)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest_trainsafe.core.code_files import is_fixture, is_installed, relative
 from pytest_trainsafe.judges.compare.explain.groups import over
+from pytest_trainsafe.report.source import assigned_at
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import (
     Caller,
@@ -125,6 +126,12 @@ def of_loss(candidate: Trace, start: Place, agreed: str = "") -> Place:
     if line == backward:
         return line, f"{what} and starts the backward"
     return line, f"{what}; the backward starts at {relative(backward)}"
+
+
+def of_reported(place: Place) -> Place:
+    """The line that makes the loss that a line reports; `place` if that names no variable."""
+    line = assigned_at(place[0], "loss")
+    return (line, f"makes the loss, which {relative(place[0])} reports") if line else place
 
 
 def follows(line: str, other: str) -> bool:

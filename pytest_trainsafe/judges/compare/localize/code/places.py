@@ -6,9 +6,11 @@ Reads the lines that the recorder stored, for `localize/description.py` and `loc
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 
+from pytest_trainsafe.annotations.lines import place_of
 from pytest_trainsafe.core.code_files import is_fixture, relative
-from pytest_trainsafe.core.finding import Finding, Pattern
+from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
@@ -20,6 +22,7 @@ from pytest_trainsafe.judges.compare.localize.code.lines import (
     Place,
     called_by,
     has_whole_steps_only,
+    of_reported,
     own,
     program_line,
     through,
@@ -44,6 +47,7 @@ from pytest_trainsafe.trace.reader import Trace
 
 #: For each kind of tensor that no module produces: the phase that produces it.
 _MADE_BY: dict[str, Phase] = {
+    "input": "data",
     "loss": "loss",
     "grad_norm": "norm",
     "param": "optimizer",
@@ -108,7 +112,7 @@ class Places:
             case "backward":
                 found = self._does("backward")
             case "loss":
-                found = self._does("loss")
+                found = of_reported(self._does("loss"))
             case "norm":
                 found = self._norm(comparison)
             case "reduction":
@@ -180,15 +184,15 @@ class Places:
             phase = "norm"
         return self.of_phase(phase, comparison, [id.path])
 
-    def of_annotations(self) -> Place:
-        """The source line that passes the annotations to ctx.watch.
+    def of_annotations(self, entry: str = "") -> Place:
+        """The source line that passes the annotations to ctx.watch, if the program passes any.
 
-        There is none if they are in a file, or if the program passes none.
+        If they are in a file, it is the line of `entry`, such as "parameters: fc.weight", there.
         """
         facts = [each for rank in self.candidate.ranks for each in rank.events_of(Annotations)]
-        if any(each.file for each in facts) or not any(each.given for each in facts):
-            return NOWHERE
-        return self._does("watch")
+        if file := next((each for each in facts if each.file), None):
+            return (place_of(Path(file.file), entry, file.model), entry) if entry else NOWHERE
+        return self._does("watch") if any(each.given for each in facts) else NOWHERE
 
     def summing(self, axis: str, targets: Sequence[str] = ()) -> Place:
         """The line that sums gradients over `axis`, or sets up a copy of `targets` along it."""
@@ -243,7 +247,7 @@ class Places:
             return self._written(changed)
         # A norm that is wrong by the size of an axis is due to the gradients' reduction over it.
         # The gradients themselves do not show that, because clipping removes the factor.
-        named = {f.pattern.axis for f in _of_norm(comparison) if f.pattern}
+        named = {pattern.axis for pattern in _patterns(comparison, ("grad_norm",))}
         role = self.candidate.sizes.mesh.role
         axes = {axis for axis in named if role(axis) in ("dp", "cp")}
         reduced = [made for made in self.reductions if axes & {*made.axes}]
@@ -431,11 +435,6 @@ class Places:
         """A clause on the line of the user's program, if `source` is not in the user's code."""
         program = "" if own(source) else program_line(self.program)
         return f"; the program is at {relative(program)}" if own(program) else ""
-
-
-def _of_norm(comparison: Comparison) -> Iterator[Finding]:
-    failing = (f for f in comparison.findings if f.verdict == "fail")
-    return (f for f in failing if f.where is not None and f.where.kind == "grad_norm")
 
 
 def _patterns(

@@ -178,11 +178,13 @@ def changed_send(mode: ExactMode) -> str:
 
     x, peer = mode.enter(torch.ones(1).double()), 1 - dist.get_rank()
     received = torch.zeros_like(x)
-    works = [dist.isend(x, peer), dist.irecv(received, peer)]
+    sent, coming = dist.isend(x, peer), dist.irecv(received, peer)
+    assert sent is not None
+    assert coming is not None
     x.add_(1)
-    works[1].wait()
+    coming.wait()
     try:
-        works[0].wait()
+        sent.wait()
     except InFlightError as error:
         return str(error)
     return ""

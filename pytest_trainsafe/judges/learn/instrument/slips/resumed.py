@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch.optim import Optimizer
+from torch.utils.data import Subset
 
 from pytest_trainsafe.judges.learn.instrument.slips.data import is_called_by
 from pytest_trainsafe.judges.learn.instrument.slips.moments import (
@@ -31,7 +34,7 @@ class Resumed(Watcher):
 
     kinds = (
         *("optimizer_state", "optimizer_load", "file_load", "rng_read", "restored", "step"),
-        "permuted",
+        *("permuted", "iter"),
     )
 
     def __init__(self, training: Training) -> None:
@@ -43,7 +46,9 @@ class Resumed(Watcher):
         self._states: set[int] = set()
         self._waits = self._resumes = False
         #: The last two orders by which so many examples were split into parts at random.
-        self._splits: dict[int, list[int]] = {}
+        self._splits: dict[int, list[torch.Tensor]] = {}
+        #: The data of the loader that was iterated last.
+        self._data: Callable[[], object] = lambda: None
 
     def entered(self, moment: Moment) -> None:
         if moment.kind == "optimizer_load":
@@ -76,18 +81,21 @@ class Resumed(Watcher):
             self._waits = False
         elif moment.kind == "permuted":
             if isinstance(moment.result, torch.Tensor) and is_called_by("random_split"):
-                known = self._splits.setdefault(moment.result.numel(), [])
-                self._splits[moment.result.numel()] = [
-                    *known[-1:],
-                    self.training.digest(moment.result, True),
-                ]
+                known = self._splits.get(moment.result.numel(), [])
+                self._splits[moment.result.numel()] = [*known[-1:], moment.result]
+        elif moment.kind == "iter":
+            data: Any = getattr(moment.thing, "dataset", None)
+            self._data = weakref.ref(data) if isinstance(data, Subset) else lambda: None
         elif moment.kind == "file_load" and self._states:
             self._waits |= self._holds(moment.result, _DEPTH)
 
     def _split_again(self) -> None:
-        """Whether the data of a training that goes on were split anew, by another order."""
-        for count, orders in self._splits.items():
-            if len(orders) > 1 and orders[0] != orders[1] and count >= _LONG:
+        """Whether a training goes on with data that were split anew, by another order."""
+        data = self._data()
+        for count, (*before, now) in self._splits.items():
+            if not before or count < _LONG or torch.equal(before[0], now):
+                continue
+            if isinstance(data, Subset) and _is_part(data.indices, now.tolist()):
                 self.training.slip(
                     "validation-overlaps", f"{count} examples are split anew, by another order"
                 )
@@ -141,3 +149,9 @@ def _print(tensor: torch.Tensor) -> _Print | None:
     flat = tensor.detach().flatten()
     some = flat[:: max(1, flat.numel() // _FEW)][:_FEW].tolist()
     return (tuple(tensor.shape), *some) if any(some) else None
+
+
+def _is_part(indices: Sequence[int], order: list[int]) -> bool:
+    """Whether the examples of these numbers follow one another in an order."""
+    first = order.index(indices[0]) if len(indices) and indices[0] in order else len(order)
+    return order[first : first + len(indices)] == list(indices) != []

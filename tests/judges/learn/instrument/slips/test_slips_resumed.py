@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import random_split
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
 
 from tests.support.learn.slips import net, slips_of, steps
 
@@ -60,22 +60,25 @@ def test_the_state_of_the_generator(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seeded", "resumed", "wrong"),
-    [(False, True, True), (True, True, False), (False, False, False)],
+    ("how", "wrong"),
+    [("anew", True), ("seeded", False), ("not resumed", False), ("first split kept", False)],
 )
-def test_data_that_are_split_anew_where_a_training_goes_on(
-    seeded: bool, resumed: bool, wrong: bool
-) -> None:
+def test_data_that_are_split_anew_where_a_training_goes_on(how: str, wrong: bool) -> None:
     def program() -> None:
         model = net()
         optimizer = adam(model)
+        examples, kept = TensorDataset(torch.arange(40)), None
         for part in range(2):
-            generator = torch.Generator().manual_seed(1 if seeded else part)
-            random_split(range(40), [30, 10], generator=generator)  # type: ignore[arg-type]
-            if part and resumed:
+            generator = torch.Generator().manual_seed(1 if how == "seeded" else part)
+            used, _ = random_split(examples, [30, 10], generator=generator)
+            kept = list(used.indices) if kept is None else kept
+            if part and how != "not resumed":
                 state = optimizer.state_dict()
                 optimizer = adam(model)
                 optimizer.load_state_dict(state)
-            steps(model, optimizer, 2)
+            if how == "first split kept":
+                used = Subset(examples, kept)
+            for _batch in DataLoader(used, 15):
+                steps(model, optimizer, 1)
 
     assert slips_of(program) == ["validation-overlaps"] * wrong

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from pytest_trainsafe.arithmetic import ExactMode
+from pytest_trainsafe.arithmetic.semantics.collectives import begin
 from pytest_trainsafe.core.untrusted import shown
 from pytest_trainsafe.judges.refine.errors import CannotSayError, GraphError
 from pytest_trainsafe.judges.refine.graphs.graph import Graph, Node
@@ -162,9 +163,7 @@ def _reduced(first: Meeting, parts: list[torch.Tensor], mode: ExactMode) -> torc
     if first.node.operator.startswith("vllm."):
         kind, op = "all_reduce", "sum"
     name = f"_c10d_functional.{kind}"
-    found = [mode.semantics.get(each) for each in (name, "_c10d_functional.all_reduce")]
-    rules = [each.rule for each in found if each is not None and each.rule is not None]
-    if len(rules) < len(found):
+    if not {name, "_c10d_functional.all_reduce"} <= mode.semantics.keys():
         raise CannotSayError(f"{first.graph.at(first.node)}: {first.node} has no semantics", name)
     if kind == "reduce_scatter_tensor" and parts[0].shape[0] % len(parts):
         raise GraphError(
@@ -173,8 +172,7 @@ def _reduced(first: Meeting, parts: list[torch.Tensor], mode: ExactMode) -> torc
         )
     if not parts[0].is_floating_point():
         return _whole(name, parts, op)
-    whole: torch.Tensor = rules[-1](mode.numbers, parts[0], op, _Group(parts))
-    return whole
+    return begin(mode.numbers, parts[0], _Group(parts), op).finish()[0]
 
 
 def _whole(name: str, parts: list[torch.Tensor], kind: str) -> torch.Tensor:

@@ -74,7 +74,8 @@ def test_a_wrong_annotation_is_reported_and_no_code_is_named_at_fault(tmp_path: 
     assert "declared modules: up declares dimension 1 cut over tp, but the parts of" in output
     assert "they fit dimension 2 cut over tp" in output
     assert "faulty" not in output
-    assert "look at" not in output
+    line = 1 + layouts.read_text().splitlines().index("  up: {output: {tp_dim: 1}}")
+    assert f"layouts.yaml:{line}" in output.partition("look at ")[2].split(" ")[0]
 
 
 @shared

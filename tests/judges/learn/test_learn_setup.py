@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_trainsafe.judges.learn.columns.setups import holds_kind
 from pytest_trainsafe.judges.learn.inference.learn import learn
 from tests.support.learn.observed_programs import (
     RULES,
@@ -109,3 +110,21 @@ def test_a_parameter_that_thaws_while_training_has_no_rule() -> None:
 def plain(model: nn.Module) -> None:
     """A loop over a model."""
     loop(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        ({}, True),
+        ({"Parameter": {"optimizer"}}, True),
+        ({"Parameter": {"other"}, "DTensor": {"optimizer"}}, False),
+        # Sharded parameters are plain ones while they are gathered, and then in no optimizer.
+        ({"Parameter": set(), "DTensor": {"optimizer"}}, False),
+        ({"Parameter": set(), "DTensor": {"other"}}, True),
+    ],
+)
+def test_an_optimizer_that_is_known_to_hold_another_kind_does_not_hold_this_one(
+    held: dict[str, set[str]], expected: bool
+) -> None:
+    assert holds_kind("optimizer", "Parameter", held) == expected
+    assert holds_kind("", "Parameter", held)

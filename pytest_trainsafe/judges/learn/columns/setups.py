@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -41,13 +41,29 @@ def owners(frame: Frame, group: CallGroup) -> list[str]:
 def trains(frame: Frame, group: CallGroup, variable: str) -> Bools:
     """Which calls of a group are of an optimizer that holds some `variable`, as far as is known.
 
-    An optimizer of the temperature of a policy holds a tensor, and no `torch.nn.Parameter`.
+    An optimizer of the temperature of a policy holds a tensor, and no `torch.nn.Parameter`; one of
+    sharded parameters holds DTensors, and not what they are while they are gathered.
     """
-    code = (variable, SETUP)
     names = owners(frame, group)
-    if code not in frame.variables or not any(names):
+    if (variable, SETUP) not in frame.variables or not any(names):
         return np.ones(len(names), bool)
-    rows = np.flatnonzero(frame.variable_of_change == frame.variables.index(code))
+    held = {kind: _holders_of(frame, kind) for kind, about in frame.variables if about == SETUP}
+    return np.array([holds_kind(name, variable, held) for name in names], bool)
+
+
+def holds_kind(optimizer: str, variable: str, held: Mapping[str, Collection[str]]) -> bool:
+    """Whether an optimizer holds parameters of a kind, as far as is known.
+
+    `held` has the names of the optimizers that hold each kind.
+    """
+    known = held.get(variable, ())
+    elsewhere = not known and any(optimizer in each for each in held.values())
+    return not optimizer or optimizer in known or not (known or elsewhere)
+
+
+def _holders_of(frame: Frame, variable: str) -> set[str]:
+    """The names of the optimizers that hold some `variable`."""
+    code = frame.variables.index((variable, SETUP))
+    rows = np.flatnonzero(frame.variable_of_change == code)
     texts = {str(light_change(frame.table, int(row)).after.plain) for row in rows}
-    known = set().union(*map(optimizers_in, texts))
-    return np.array([not name or not known or name in known for name in names], bool)
+    return set().union(*map(optimizers_in, texts))

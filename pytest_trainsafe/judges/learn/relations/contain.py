@@ -22,7 +22,7 @@ from pytest_trainsafe.judges.learn.check.checker import (
 )
 from pytest_trainsafe.judges.learn.columns.frame import Bools, CallGroup, Frame, Ints
 from pytest_trainsafe.judges.learn.columns.nesting import pairs_by_api
-from pytest_trainsafe.judges.learn.columns.setups import trains
+from pytest_trainsafe.judges.learn.columns.setups import holds_kind, trains
 from pytest_trainsafe.judges.learn.events.events import Call, Change
 from pytest_trainsafe.judges.learn.events.setup_text import SETUP, optimizers_in
 from pytest_trainsafe.judges.learn.events.slips import TEXTS
@@ -272,9 +272,8 @@ class _Checker(Checker):
             called = call.values.get("self.name")
             for watch in self._watches[api]:
                 event = _event(watch.claim)
-                holders = self._holders[event[1]] if api == _STEP and called is not None else ()
-                owner = "" if called is None else str(called.plain)
-                if _is_of_model(event) and holders and owner not in holders:
+                owner = str(called.plain) if api == _STEP and called is not None else ""
+                if _is_of_model(event) and not holds_kind(owner, event[1], self._holders):
                     continue
                 if not _is_of_model(event) or event[1:3] in self._known:
                     watch.example(lambda: self.of_call(call), event in events, call)

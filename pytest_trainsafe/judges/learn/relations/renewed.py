@@ -22,7 +22,7 @@ from pytest_trainsafe.judges.learn.check.checker import (
 )
 from pytest_trainsafe.judges.learn.columns.entries import Entries, owner_of
 from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints
-from pytest_trainsafe.judges.learn.columns.setups import holders, owners, trains
+from pytest_trainsafe.judges.learn.columns.setups import holders, holds_kind, owners, trains
 from pytest_trainsafe.judges.learn.events.events import Call, Change
 from pytest_trainsafe.judges.learn.events.setup_text import SETUP, optimizers_in
 from pytest_trainsafe.judges.learn.evidence import Examples
@@ -185,8 +185,7 @@ class _Checker(Checker):
         names = {name for name, parameter in anew if _holds(owner, parameter, self._held)}
         for watch in self._watches[api]:
             kind = watch.claim.text("variable"), watch.claim.text("attribute")
-            holders = self._holders[kind[0]]
-            if kind in self._known and (not owner or not holders or owner in holders):
+            if kind in self._known and holds_kind(owner, kind[0], self._holders):
                 watch.example(lambda: self.of_call(call), kind in names, call)
 
 

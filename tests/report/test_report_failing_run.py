@@ -90,7 +90,7 @@ def test_a_failing_run_reports_its_cause_in_terminal_github_and_junit_file(
             "   so        a division by dp or the number of micro-batches is missing, or a",
             "             sum over one of them counts replicas; if the size matches only by",
             "             chance, another factor is wrong",
-            "   look at   model.py:4",
+            "   look at   model.py:7",
             "   rerun     pytest 'test_run.py::test_it[[]dp2-layers1-float64]'",
             "2. model.train: RuntimeError: ::error::not a command",
         ]
@@ -103,7 +103,7 @@ def test_a_failing_run_reports_its_cause_in_terminal_github_and_junit_file(
     name = pytester.path.name
     lines = [line for line in result.outlines if line.startswith("::")]
     assert len(lines) == 2
-    assert lines[0].startswith(f"::error file={name}/model.py,line=4,")
+    assert lines[0].startswith(f"::error file={name}/model.py,line=7,")
     assert "title=trainsafe%3A model.train%3A 0.output · activation%3A 2 times" in lines[0]
     assert "%0Aaxes: fails where dp >= 2; 2 other points pass%0A" in lines[0]
     assert lines[1].startswith(f"::error file={name}/test_run.py,line=11,")

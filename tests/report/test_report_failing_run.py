@@ -124,7 +124,7 @@ def test_a_failing_run_reports_its_cause_in_terminal_github_and_junit_file(
     assert wrong["trainsafe_first_wrong"] == "0.output · activation · step 0 · micro-batch 0"
     assert str(wrong["trainsafe_pattern"]).startswith("the value is 2 times the reference")
     assert wrong["trainsafe_module"] == "0"
-    assert str(wrong["trainsafe_source"]).endswith("model.py:4")
+    assert str(wrong["trainsafe_source"]).endswith("model.py:7")
     assert cases["test_it[dp1-layers1-float64]"]["trainsafe_verdict"] == "pass"
     assert "trainsafe_point" in cases["test_of_another_error[dp1-float64]"]
 

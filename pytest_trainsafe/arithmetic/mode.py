@@ -144,7 +144,7 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
         if (name in complexes.FROM_REAL or len(given) < len(tensors)) and complexes.on_complex(
             name, args, tensors, kwargs
         ):
-            return self._on_complex(name, func, args, kwargs, tensors)
+            return self._on_complex(known, func, args, kwargs, tensors)
         if not given and semantics and semantics.between_ranks:
             return computed(semantics, self.numbers, func, args, kwargs)
         if not given and not (semantics and semantics.factory):
@@ -171,16 +171,16 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
 
     def _on_complex(
         self,
-        name: str,
+        known: tuple[str, Semantics | None],
         func: OpOverload,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
     ) -> Any:
-        """An operator on complex tensors, whose parts are numbers."""
+        """An operator on complex tensors, whose parts are numbers; `known` is as in `_known`."""
+        name, semantics = known
         given = [each for each in tensors if each.is_floating_point() or each.is_complex()]
         self._check(name, given)
-        semantics = find(self.semantics, name)
         if name not in complexes.VIEWS and (semantics is None or semantics.rule is not None):
             with self:
                 return complexes.computed(name, args, kwargs)

@@ -31,21 +31,22 @@ def code_at(place: str, title: str, note: str = "", methods: Sequence[str] = ())
     class they are those of the first of `methods` that the class defines itself, which `note` then
     names: "forward of" and the note.
     """
-    path, _, digits = place.rpartition(":")
-    if not path or not digits.isdecimal() or len(digits) > 7:
+    path, at = _split(place)
+    if not at:
         return None
     try:
         content = read_file(Path(path), max_bytes=_MOST)
     except (OSError, ValueError):
         return None
     lines = content.decode("utf-8", "backslashreplace").splitlines()
-    at = int(digits)
-    if not 1 <= at <= len(lines):
+    if at > len(lines):
         return None
     first, last = max(1, at - AROUND), at + AROUND
-    begin = _begin_of_function(content, at)
+    tree = syntax_of(content)
+    around = _innermost(tree, at)
+    begin = at if around is None else around.lineno
     first = min(first, begin) if at - begin <= BEFORE else first
-    function = _function(syntax_of(content), at, methods)
+    function = _function(tree, at, methods)
     if function is not None:
         begin = min([function.lineno, *(each.lineno for each in function.decorator_list)])
         if note and not begin <= at <= function.lineno:
@@ -69,9 +70,8 @@ def method_at(place: str, methods: Sequence[str]) -> tuple[str, str]:
 
     "" for both if no class begins there, or it defines none of them.
     """
-    path, _, digits = place.rpartition(":")
-    at = int(digits) if digits.isdecimal() and len(digits) <= 7 else 0
-    found = _function(parsed(path), at, methods) if path and at else None
+    path, at = _split(place)
+    found = _function(parsed(path), at, methods) if at else None
     if found is None or found.name not in methods or at >= found.lineno:
         return "", ""
     return f"{path}:{found.lineno}", found.name
@@ -83,10 +83,10 @@ def assigned_at(place: str, method: str) -> str:
     It is the last before the call in the same function, and may call methods of the variable for
     its value alone.  "" if the call is given anything else than a variable.
     """
-    path, _, digits = place.rpartition(":")
-    if not path or not digits.isdecimal() or len(digits) > 7:
+    path, at = _split(place)
+    if not at:
         return ""
-    tree, at = parsed(path), int(digits)
+    tree = parsed(path)
     calls = [
         node
         for node in ast.walk(tree)
@@ -104,15 +104,9 @@ def assigned_at(place: str, method: str) -> str:
         given = given.func.value
     if not isinstance(given, ast.Name):
         return ""
-    around = (node for node in _definitions(tree) if isinstance(node, Function))
-    inner = max(
-        (node for node in around if node.lineno <= at <= (node.end_lineno or 0)),
-        key=lambda node: node.lineno,
-        default=tree,
-    )
     lines = [
         node.lineno
-        for node in ast.walk(inner)
+        for node in ast.walk(_innermost(tree, at) or tree)
         if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign)
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Name) and target.id == given.id and node.lineno < at
@@ -120,14 +114,20 @@ def assigned_at(place: str, method: str) -> str:
     return f"{path}:{max(lines)}" if lines else ""
 
 
-def _begin_of_function(content: bytes, at: int) -> int:
-    """The first line of the innermost function around a line; the line itself if there is none."""
+def _split(place: str) -> tuple[str, int]:
+    """The path and the line of a "file:line"; the line is 0 if `place` is none."""
+    path, _, digits = place.rpartition(":")
+    return path, int(digits) if path and digits.isdecimal() and len(digits) <= 7 else 0
+
+
+def _innermost(tree: ast.AST, at: int) -> Function | None:
+    """The innermost function around a line; None if there is none."""
     around = (
-        node.lineno
-        for node in _definitions(syntax_of(content))
+        node
+        for node in _definitions(tree)
         if isinstance(node, Function) and node.lineno <= at <= (node.end_lineno or 0)
     )
-    return max(around, default=at)
+    return max(around, key=lambda node: node.lineno, default=None)
 
 
 def _function(tree: ast.AST, at: int, methods: Sequence[str]) -> Function | None:

@@ -42,14 +42,14 @@ class RequestedRuns:
     def start(self, spec: RunSpec) -> Future[Run]:
         """Launches a Run unless it has finished or is in progress; returns a Future of it.
 
-        The Run whose decisions it replays is launched before it.  Raises InvalidProgramError if
+        The Runs that it follows are launched before it.  Raises InvalidProgramError if
         the ranks would import another file than the tests have.
         """
         __tracebackhide__ = True
         if spec not in self.specs and not spec.script:
             refuse_other_file_in_ranks(spec.program)
-        if spec.replay is not None:
-            self.start(spec.replay)
+        for earlier in spec.follows:
+            self.start(earlier)
         self.specs.add(spec)
         return self.scheduler.run(spec)
 

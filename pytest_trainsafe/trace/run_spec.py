@@ -203,7 +203,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def follows(self) -> tuple[RunSpec, ...]:
-        """The Runs that must end before this one: whose decisions or checkpoint it continues."""
+        """The Runs that end before this one: whose decisions it replays, or checkpoint it loads."""
         of = None if self.resume is None else self.resume.of
         return tuple(spec for spec in (self.replay, of) if spec is not None)
 

@@ -16,10 +16,10 @@ from pytest_trainsafe.arithmetic.errors import MissingSemanticsError
 #: Views of complex as real tensors, and of real as complex ones, which run as they are.
 VIEWS = frozenset({"aten.view_as_complex", "aten.view_as_real"})
 
-#: Operators that make, or may make, complex tensors of real ones.
-FROM_REAL = frozenset(
-    {"aten.complex", "aten.polar", "aten.view_as_complex", "aten._to_copy", "aten.mul"}
-)
+#: Operators that make complex tensors of real ones: always, or if an argument says so.
+_MAKES = frozenset({"aten.complex", "aten.polar", "aten.view_as_complex"})
+_MAY_MAKE = frozenset({"aten._to_copy", "aten.mul"})
+FROM_REAL = _MAKES | _MAY_MAKE
 
 #: How a result is stored, which changes no number.
 _STORAGE = frozenset({"dtype", "layout", "device", "memory_format", "non_blocking"})
@@ -29,14 +29,14 @@ def on_complex(
     name: str, args: Sequence[Any], tensors: Sequence[torch.Tensor], kwargs: Mapping[str, Any]
 ) -> bool:
     """Whether an operator is given complex numbers, or makes them."""
-    if any(each.is_complex() for each in tensors):
+    if name in _MAKES or any(each.is_complex() for each in tensors):
         return True
-    if name in ("aten._to_copy", "aten.mul"):
-        dtype = kwargs.get("dtype")
-        return any(isinstance(each, complex) for each in args) or (
-            dtype is not None and dtype.is_complex
-        )
-    return name in FROM_REAL
+    if name not in _MAY_MAKE:
+        return False
+    dtype = kwargs.get("dtype")
+    return any(isinstance(each, complex) for each in args) or (
+        dtype is not None and dtype.is_complex
+    )
 
 
 def computed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:

@@ -135,8 +135,8 @@ def uses_in_flight(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 class HeldWork(_Work):  # type: ignore[misc]
     """A Work of a backend in C++ that delivers when it is waited for; `inner` are the backend's.
 
-    C++ code may have the only reference to a Work, and calls methods in Python as long as the
-    object in Python lives: so it lives until it has delivered.
+    C++ code may hold the only reference to a Work, and calls methods in Python only while the
+    object in Python lives.  So the object is kept until it has delivered.
     """
 
     def __init__(self, held: Held, inner: Sequence[Any]) -> None:

@@ -65,12 +65,12 @@ class Scheduler:
     def run_ahead(
         self, spec: RunSpec, around: LaunchEnvironment, behind: Sequence[threading.Event]
     ) -> None:
-        """Launches a Run of the next test, and first the Run that it follows, unless launched.
+        """Launches a Run of the next test, and first the Runs that it follows, unless launched.
 
         They join the queue for slots after the Runs whose events `behind` has.
         """
-        if spec.replay is not None:
-            self.run_ahead(spec.replay, around, behind)
+        for earlier in spec.follows:
+            self.run_ahead(earlier, around, behind)
         with self.lock:
             if spec not in self.scheduled:
                 self.ahead.add(spec)
@@ -126,12 +126,8 @@ class Scheduler:
         self.executor.groups.launchers.load(
             script=as_script(spec), scheduled=spec.schedule is not None
         )
-        # A Run waits only for Runs that were scheduled before it, so none waits for another that
-        # waits for it.
-        earlier = {
-            one: (self.scheduled.get(one) or self._schedule(one, around, behind)).run
-            for one in spec.follows
-        }
+        # Those that it follows are launched before it, so no two Runs wait for each other.
+        earlier = {one: self.scheduled[one].run for one in spec.follows}
         order = self.scheduled[spec] = ScheduledRun(spec, around, earlier)
         # A reference waits for no other Run, because other processes may wait for the reference.
         if not spec.trusted:

@@ -23,7 +23,7 @@ _TELLING = {
     "backward": re.compile(r"its backward runs |\S+ over .*, between calls over "),
     "unheld": re.compile(r"called at "),
 }
-#: What a description says of a line that changes what no optimizer holds as the reference's does.
+#: How a description ends the clause on a line that makes the same change in the reference.
 _AS_DUE = ", as in the reference"
 _CONSTRUCTED = re.compile(r"\S+ is constructed at ")
 

@@ -41,8 +41,9 @@ def owners(frame: Frame, group: CallGroup) -> list[str]:
 def trains(frame: Frame, group: CallGroup, variable: str) -> Bools:
     """Which calls of a group are of an optimizer that holds some `variable`, as far as is known.
 
-    An optimizer of the temperature of a policy holds a tensor, and no `torch.nn.Parameter`; one of
-    sharded parameters holds DTensors, and not what they are while they are gathered.
+    An optimizer of the temperature of a policy holds a tensor, and no `torch.nn.Parameter`.  An
+    optimizer of sharded parameters holds DTensors, and not the plain parameters that a model has
+    while they are gathered.
     """
     names = owners(frame, group)
     if (variable, SETUP) not in frame.variables or not any(names):

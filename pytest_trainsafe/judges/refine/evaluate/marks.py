@@ -1,6 +1,6 @@
-"""The integers that decide something: random ones would rarely be the word that a loss ignores.
+"""The integers that a graph compares its inputs with, or that a loss or an embedding ignores.
 
-Used where inputs are drawn, so that each such integer is among them.
+Inputs are drawn with each of them, which random integers would rarely contain.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What operators read that others wrote after it was made: a view of a tensor may change it.
+"""Who wrote last what an operator reads: a write through a view changes a tensor made before.
 
 Filled by the evaluation of a graph; read where a refutation follows tensors back.
 """

@@ -57,15 +57,18 @@ def evaluated(problem: Problem, data_seed: int, seeds: Sequence[int]) -> Iterato
 
     The inputs are drawn by `data_seed`, and the same for all.  The doubles take the decisions.
     """
+    values = _values(problem, data_seed)
     doubles = Doubles()
-    yield _once(problem, data_seed, doubles)
+    yield _once(problem, values, data_seed, doubles)
     for seed in seeds:
-        yield _once(problem, data_seed, Residues(seed, doubles.decisions.replay()))
+        yield _once(problem, values, data_seed, Residues(seed, doubles.decisions.replay()))
 
 
-def _once(problem: Problem, seed: int, numbers: Numbers) -> Evaluated:
+def _once(
+    problem: Problem, values: Mapping[str, torch.Tensor], seed: int, numbers: Numbers
+) -> Evaluated:
     mode = ExactMode(numbers, semantics())
-    entered = _entered(problem, seed, mode)
+    entered = {name: mode.enter(each) for name, each in values.items()}
     held = _held(problem, entered, seed, mode)
     own = constants(problem.sequential, entered, problem.constants, numbers)
     mode.note(*(each for each in own.values() if each.is_floating_point()))
@@ -77,14 +80,13 @@ def _once(problem: Problem, seed: int, numbers: Numbers) -> Evaluated:
     return Evaluated(sequential, ranks, numbers, mode.met, places)
 
 
-def _entered(problem: Problem, seed: int, mode: ExactMode) -> dict[str, torch.Tensor]:
+def _values(problem: Problem, seed: int) -> dict[str, torch.Tensor]:
     """The values of everything that the relation of inputs names, on the sequential side."""
     below = {**bounds(problem.sequential), **problem.below}
     nodes = problem.sequential.by_name
     marked = marks(problem)
     return {
-        name: mode.enter(value_of(nodes[name], below, seed, marked.get(name, ())))
-        for name in problem.inputs
+        name: value_of(nodes[name], below, seed, marked.get(name, ())) for name in problem.inputs
     }
 
 

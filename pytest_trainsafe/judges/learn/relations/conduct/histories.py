@@ -12,8 +12,8 @@ Pair = tuple[str, str]
 
 #: How exactly factors are equal: the norms that they follow from are rounded.
 _EQUAL = 0.01
-#: The share of an epoch that two ranks have in common if it was divided twice: less is padding, and
-#: more is that both read all of it.
+#: Ranks that have such a share of an epoch in common have divided it wrongly: a smaller share is
+#: padding, and with a larger one both read the whole epoch.
 _LEAST, _MOST, _SEVERAL = 0.1, 0.9, 3
 #: The length of a hash in a text of examples.
 _HASH = 8

@@ -13,8 +13,8 @@ _BATCHES, _ENOUGH = 8, 4
 class Ends(Watcher):
     """Sees embeddings of texts, and losses of tokens with gradients.
 
-    Texts that are padded to the longest one of a batch have one token more than that one needs only
-    if each ends with this token.  A label that is ignored there too is the end that none learns.
+    A batch is padded to the length of its longest text.  If that one ends with the padding token
+    too, the token ends every text.  If it is never a label, the model does not learn to end one.
     """
 
     kinds = ("embedded", "loss", "backward")

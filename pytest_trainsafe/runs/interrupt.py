@@ -1,4 +1,4 @@
-"""Lets a pytest process with marked tests end soon after Ctrl-C."""
+"""Lets a pytest process with marked tests end soon after Ctrl-C, or after an error of pytest."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ class Interrupt:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self.stop: Callable[[], None] = lambda: None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Stops the ranks that are left.
+
+        If another plugin raises at this hook, a worker of pytest-xdist skips the clean-up of its
+        configuration, and Python waits for the threads of the Runs.  pytest-xdist itself raises
+        when its controller was killed.
+        """
+        self.stop()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:

@@ -77,6 +77,9 @@ def serve(
     finally:
         with contextlib.suppress(BaseException):
             sys.stderr.flush()
+        # The client waits for this.  When a process ends, the kernel frees its memory before it
+        # closes its sockets, and this one has that of the server.
+        control.close()
         os._exit(code)
 
 

@@ -59,6 +59,7 @@ def _read(config: pytest.Config) -> Settings:
         "sweep_from_ini": source != OPTION,
         "profile": profile[0],
         "root": str(config.rootpath),
+        "started": str(config.invocation_params.dir),
         "adapters": import_paths("adapters", config.hook.pytest_trainsafe_adapters(config=config)),
         "judges": judges,
         "relations": import_paths(

@@ -46,7 +46,8 @@ class Settings(NamedTuple):  # every start of pytest makes this class, so no dat
     names the packs of invariants that candidates must satisfy, `suite_packs` those of them that
     the whole run has and not this test's marker, of which nothing fails a test with
     `packs_report`, and `learn` the pack that this run learns, "" for none; `root` is pytest's
-    root directory, whose folder `invariants` has the project's packs.  `replay` is None, or the
+    root directory, whose folder `invariants` has the project's packs, and `started` the folder in
+    which pytest was started.  `replay` is None, or the
     folder of a trace whose Run is replayed from a checkpoint, with the step that failed (None
     to find it).  `debug` is the number of the rank that gets the terminal at a `breakpoint()`,
     None for none.  `profile` is the name of the profile that is used, "" for none; its values
@@ -86,6 +87,7 @@ class Settings(NamedTuple):  # every start of pytest makes this class, so no dat
     packs_report: bool = False
     learn: str = ""
     root: str = ""
+    started: str = ""
     init: str = ""
     plan: str = ""
     shard: tuple[int, int] | None = None

@@ -41,7 +41,7 @@ from pytest_trainsafe.report.fuzz import (
     no_verdict_text,
     others_text,
 )
-from pytest_trainsafe.report.rerun import rerun_options
+from pytest_trainsafe.report.rerun import rerun_with
 from pytest_trainsafe.sweep.point_summary import attach_summary
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Examples:
                 cheapest,
                 self._no_verdict(),
                 text_of(error),
-                rerun_options(case.settings._replace(sweep=())),
+                rerun_with(case.settings._replace(sweep=())),
             )
             findings = error.findings if isinstance(error, TrainsafeFailure) else ()
             raise FuzzInconclusive(text, findings, self._no_verdict())
@@ -239,7 +239,7 @@ class Examples:
             one.interaction,
             one.examples,
             text_of(one.error),
-            rerun_options(case.settings._replace(sweep=())),
+            rerun_with(case.settings._replace(sweep=())),
             [*rows, ("also", f"the same code fails in another way at {also}" if also else "")],
         )
         findings = one.error.findings if isinstance(one.error, TrainsafeFailure) else ()

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.report.interaction import interaction_text
+from pytest_trainsafe.report.rerun import NO_RUN, Rerun
 from pytest_trainsafe.report.rows import head, row
 from pytest_trainsafe.sweep.point_summary import plural
 from pytest_trainsafe.sweep.search.interaction import Interaction
@@ -34,14 +35,14 @@ def fuzz_message(
     interaction: Interaction,
     examples: int,
     failure: str,
-    options: str = "",
+    rerun: Rerun = NO_RUN,
     rows: Sequence[tuple[str, str]] = (),
 ) -> str:
     """The report of one failure of a fuzz test.
 
     `examples` is the number of Points that had been run when it occurred, and `failure` the report
-    of the smallest failing Point.  `options` are appended to the rerun command, and `rows` are
-    further labels and texts.
+    of the smallest failing Point.  `rerun` says how it is run again, and `rows` are further
+    labels and texts.
     """
     point = interaction.point
     lines = [*head(f"trainsafe: fuzzing {program} found a failing point: {point}"), ""]
@@ -56,12 +57,12 @@ def fuzz_message(
     lines += row("searched", searched)
     for label, text in rows:
         lines += row(label, text)
-    return "\n".join([*lines, *_again(point, nodeid, options), "", failure])
+    return "\n".join([*lines, *_again(point, nodeid, rerun), "", failure])
 
 
-def _again(point: Point, nodeid: str, options: str) -> list[str]:
+def _again(point: Point, nodeid: str, rerun: Rerun) -> list[str]:
     lines = row("example", example_line(point), wrapped=False)
-    command = f"pytest {shlex.quote(nodeid)} --trainsafe-sweep {sweep_words(point)}{options}"
+    command = rerun.command(nodeid, f" --trainsafe-sweep {sweep_words(point)}")
     return lines + row("rerun", command, wrapped=False)
 
 
@@ -103,7 +104,7 @@ def no_verdict_text(reasons: Mapping[str, Sequence[Point]], run: int) -> str:
 
 
 def inconclusive_message(
-    program: str, nodeid: str, point: Point, reasons: str, report: str, options: str
+    program: str, nodeid: str, point: Point, reasons: str, report: str, rerun: Rerun
 ) -> str:
     """The report of a fuzz test without a failure, some of whose Points have no verdict.
 
@@ -111,7 +112,7 @@ def inconclusive_message(
     """
     lines = [*head(f"trainsafe: fuzzing {program} found no failure, but has not passed"), ""]
     lines += row("no verdict", reasons)
-    return "\n".join([*lines, *_again(point, nodeid, options), "", report])
+    return "\n".join([*lines, *_again(point, nodeid, rerun), "", report])
 
 
 def flaky_message(program: str, point: Point, why: str, cause: str, failure: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from pytest_trainsafe.report.rerun import NO_RUN
 from pytest_trainsafe.report.run.families import condition, families
 from pytest_trainsafe.report.run.outcome import FirstDifference, Outcome
 from pytest_trainsafe.report.run.summary import family_lines
@@ -43,7 +44,7 @@ def test_failing_points_with_one_cause_are_one_family_with_one_block() -> None:
     found += [outcome("tp=1 cp=1"), outcome("tp=1 cp=2")]
 
     (family,) = families(found)
-    text = "\n".join(family_lines([family], "", detailed=False))
+    text = "\n".join(family_lines([family], NO_RUN, detailed=False))
 
     assert len(family.members) == 12
     assert family.condition == "tp >= 2"
@@ -144,7 +145,7 @@ def test_of_several_conditions_that_fit_the_points_none_is_claimed() -> None:
     ]
 
     (family,) = families(found)
-    text = " ".join(" ".join(family_lines([family], "", detailed=False)).split())
+    text = " ".join(" ".join(family_lines([family], NO_RUN, detailed=False)).split())
 
     assert family.condition == ""
     assert "fails where" not in text
@@ -194,7 +195,7 @@ def test_the_block_of_a_family_escapes_names_and_has_at_most_80_columns() -> Non
     hostile = "w\x1b[31m " + "x " * 2000
     found = [outcome(f"tp={n}", "fail", hostile, pattern=hostile, cause=hostile) for n in (2, 4)]
 
-    lines = family_lines(families(found), "", detailed=False)
+    lines = family_lines(families(found), NO_RUN, detailed=False)
 
     assert "\x1b" not in "".join(lines)
     assert all(len(line) <= 80 for line in lines if "rerun" not in line), lines

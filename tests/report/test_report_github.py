@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.report.rerun import NO_RUN
 from pytest_trainsafe.report.run.escape import command_data, command_property, markdown
 from pytest_trainsafe.report.run.families import families
 from pytest_trainsafe.report.run.github import error_commands, is_wanted, job_summary, place_of
@@ -143,13 +144,13 @@ def test_the_summary_of_hostile_names_is_a_table_of_plain_cells() -> None:
 def test_a_summary_stays_below_the_limit_and_says_that_it_is_truncated() -> None:
     found = [failure(number, "é" * 300) for number in range(400)]
 
-    text = job_summary(found, families(found), Path("/w"), "", 50_000)
+    text = job_summary(found, families(found), Path("/w"), NO_RUN, 50_000)
 
     assert 40_000 < len(text.encode()) <= 50_000
     assert text.endswith(
         "The summary is cut here: it would be too long for GitHub. See the job's log.\n"
     )
-    assert job_summary(found, families(found), Path("/w"), "", 10) == ""
+    assert job_summary(found, families(found), Path("/w"), NO_RUN, 10) == ""
 
 
 @pytest.mark.parametrize(

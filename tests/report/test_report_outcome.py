@@ -16,6 +16,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.contract import FindingsJudgement
 from pytest_trainsafe.judges.joint import JointJudgement, summary_of
 from pytest_trainsafe.printable import printable
+from pytest_trainsafe.report.rerun import NO_RUN
 from pytest_trainsafe.report.run.families import families
 from pytest_trainsafe.report.run.github import error_commands, job_summary
 from pytest_trainsafe.report.run.outcome import outcomes, seconds_of, summaries
@@ -127,7 +128,7 @@ def test_any_recorded_property_is_rendered_as_printable_lines(
     causes = families(found)
     lines = [
         *table_lines(tables(found), detailed=True),
-        *family_lines(causes, "", detailed=True),
+        *family_lines(causes, NO_RUN, detailed=True),
         *totals([each for _, each in summaries(reports)], found),
     ]
     commands = error_commands(causes, Path("/w"), Path("/w"))

@@ -17,7 +17,7 @@ from pytest_trainsafe.core.untrusted import MALFORMED
 from pytest_trainsafe.printable import printable
 from pytest_trainsafe.report.html.document import Document, Entry, Run, finite, merged
 from pytest_trainsafe.report.panels import Section
-from pytest_trainsafe.report.rerun import rerun_command, rerun_options
+from pytest_trainsafe.report.rerun import rerun_with
 from pytest_trainsafe.report.run.outcome import Outcome, summaries
 from pytest_trainsafe.report.sections import ATTRIBUTE, label, printable_data
 
@@ -40,7 +40,7 @@ def document_of(
     judged = [outcome for outcome in found if outcome.verdict != "skipped"]
     known = {outcome.nodeid for outcome in judged}
     judged += [_unmarked(id, own, reports) for id, own in sections.items() if id not in known]
-    options = rerun_options(settings)
+    rerun = rerun_with(settings)
     more = _of_points(summaries(reports))
     entries = [
         Entry(
@@ -49,7 +49,7 @@ def document_of(
             run=0,
             stages=_stages(more.get((outcome.nodeid, outcome.point), {})),
             notes=_notes(more.get((outcome.nodeid, outcome.point), {})),
-            rerun=printable(rerun_command(outcome.nodeid, options)),
+            rerun=printable(rerun.command(outcome.nodeid)),
         )
         for outcome in (_printable(_judged(each, sections)) for each in judged)
     ]
@@ -57,7 +57,7 @@ def document_of(
     run = Run(
         settings=_settings(settings),
         versions=_versions(),
-        options=options,
+        options=rerun.options,
         seconds=round(sum(report.duration for report in reports), 2),
         skipped=dict(skipped.most_common(1_000)),
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.cut_text import cut
-from pytest_trainsafe.report.rerun import rerun_command, rerun_options
+from pytest_trainsafe.report.rerun import NO_RUN, Rerun, rerun_with
 from pytest_trainsafe.report.run.escape import code, command_data, command_property, markdown
 from pytest_trainsafe.report.run.families import Family, counts
 from pytest_trainsafe.report.run.outcome import FirstDifference, Outcome
@@ -58,22 +58,22 @@ def write_github(
     "on".
     """
     config = reporter.config
-    options = rerun_options(settings)
+    rerun = rerun_with(settings)
     workspace = Path(os.environ.get("GITHUB_WORKSPACE") or config.rootpath)
     if settings.github == "on" or not config.pluginmanager.hasplugin(_OTHER):
-        for line in error_commands(causes, config.rootpath, workspace, options):
+        for line in error_commands(causes, config.rootpath, workspace, rerun):
             reporter.ensure_newline()
             reporter.write_line(line)
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path and any(outcome.verdict != "skipped" for outcome in found):
         try:
-            append_summary(Path(path), found, causes, workspace, options)
+            append_summary(Path(path), found, causes, workspace, rerun)
         except OSError as error:
             reporter.write_line(f"trainsafe: no job summary is written: {error.strerror}")
 
 
 def error_commands(
-    causes: Sequence[Family], root: Path, workspace: Path, options: str = ""
+    causes: Sequence[Family], root: Path, workspace: Path, rerun: Rerun = NO_RUN
 ) -> list[str]:
     """The workflow commands that annotate the first failures, one for each cause (family).
 
@@ -81,7 +81,7 @@ def error_commands(
     without an annotation of their own.
     """
     most = MAX_ANNOTATIONS if len(causes) <= MAX_ANNOTATIONS else MAX_ANNOTATIONS - 1
-    lines = [_annotation(family, root, workspace, options) for family in causes[:most]]
+    lines = [_annotation(family, root, workspace, rerun) for family in causes[:most]]
     left = len(causes) - most
     if left > 0:
         text = f"{plural(left, 'more cause')} of failures: see the summary of the job"
@@ -89,7 +89,7 @@ def error_commands(
     return lines
 
 
-def _annotation(family: Family, root: Path, workspace: Path, options: str) -> str:
+def _annotation(family: Family, root: Path, workspace: Path, rerun: Rerun) -> str:
     lead = family.lead
     first = lead.first
     title = cut(f"trainsafe: {lead.program or lead.test}: {lead.line or what(lead)}", 250)
@@ -100,7 +100,7 @@ def _annotation(family: Family, root: Path, workspace: Path, options: str) -> st
         ("so", first.cause),
         ("axes", where(family)),
         (plural(len(family.members), "point"), cut(family.points, _LIST)),
-        ("rerun", rerun_command(lead.nodeid, options)),
+        ("rerun", rerun.command(lead.nodeid)),
     ]
     text = "\n".join(f"{label}: {value}" for label, value in message if value)
     place = place_of(first.source, workspace) or place_of(str(root / lead.location), workspace)
@@ -137,7 +137,7 @@ def append_summary(
     found: Sequence[Outcome],
     causes: Sequence[Family],
     workspace: Path,
-    options: str = "",
+    rerun: Rerun = NO_RUN,
 ) -> None:
     """Appends the summary to a file, whose size stays within GitHub's limit.
 
@@ -149,7 +149,7 @@ def append_summary(
         if not stat.S_ISREG(status.st_mode):
             raise OSError(0, "GITHUB_STEP_SUMMARY is not a file")
         most = MAX_SUMMARY - status.st_size
-        text = job_summary(found, causes, workspace, options, most)
+        text = job_summary(found, causes, workspace, rerun, most)
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
@@ -157,7 +157,7 @@ def job_summary(
     found: Sequence[Outcome],
     causes: Sequence[Family],
     workspace: Path,
-    options: str = "",
+    rerun: Rerun = NO_RUN,
     most: int = MAX_SUMMARY,
 ) -> str:
     """The summary in Markdown, of at most `most` bytes: the causes, then a table for each test."""
@@ -166,9 +166,7 @@ def job_summary(
     every, failed = plural(len(judged), "point"), counts(judged)
     title = f"{failed} of {every}" if failed else f"{every} passed"
     head = f"## trainsafe: {title}{f', {skipped} skipped' if skipped else ''}\n\n"
-    blocks = [
-        _family(number, family, workspace, options) for number, family in enumerate(causes, 1)
-    ]
+    blocks = [_family(number, family, workspace, rerun) for number, family in enumerate(causes, 1)]
     for table in tables(judged):
         blocks += _table(table)
     return _fitted(head, blocks, most)
@@ -196,7 +194,7 @@ def _bytes(text: str) -> int:
     return len(text.encode("utf-8", "backslashreplace"))
 
 
-def _family(number: int, family: Family, workspace: Path, options: str) -> str:
+def _family(number: int, family: Family, workspace: Path, rerun: Rerun) -> str:
     lead = family.lead
     first = lead.first
     inside = place_of(first.source, workspace)
@@ -215,7 +213,7 @@ def _family(number: int, family: Family, workspace: Path, options: str) -> str:
         ("axes", markdown(where(family))),
         (plural(len(family.members), "point"), markdown(cut(family.points, _LIST))),
         ("look at", code(place) if place else ""),
-        ("rerun", code(rerun_command(lead.nodeid, options))),
+        ("rerun", code(rerun.command(lead.nodeid))),
     ]
     lines = [f"### {number}. {code(_cell(f'{lead.program or lead.test}: {what(lead)}'))}", ""]
     lines += ["| | |", "|---|---|"]

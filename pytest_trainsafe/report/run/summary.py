@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_trainsafe.config.settings import SETTINGS
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.usage import excerpt
-from pytest_trainsafe.report.rerun import rerun_command, rerun_options
+from pytest_trainsafe.report.rerun import Rerun, rerun_with
 from pytest_trainsafe.report.rows import wrap, write_lines
 from pytest_trainsafe.report.run.families import Family, counts
 from pytest_trainsafe.report.run.outcome import Outcome, summaries
@@ -50,8 +50,8 @@ def write_summary(
     reporter.write_sep("=", "trainsafe")
     shown = tables(judged, len(judged) if verbosity > 0 else MAX_ROWS)
     write_lines(reporter, table_lines(shown, detailed=verbosity > 0))
-    options = rerun_options(reporter.config.stash[SETTINGS])
-    write_lines(reporter, family_lines(causes, options, detailed=verbosity > 0))
+    rerun = rerun_with(reporter.config.stash[SETTINGS])
+    write_lines(reporter, family_lines(causes, rerun, detailed=verbosity > 0))
     write_lines(reporter, _stored(reports))
     write_lines(reporter, totals([summary for _, summary in summaries(reports)], judged))
 
@@ -125,11 +125,11 @@ def _shortened(text: str, room: int) -> str:
     return text if len(text) <= room else f"{text[: room - 3]}..."
 
 
-def family_lines(causes: Sequence[Family], options: str, *, detailed: bool) -> list[str]:
+def family_lines(causes: Sequence[Family], rerun: Rerun, *, detailed: bool) -> list[str]:
     """A line with the numbers of failures and causes, then a block of lines for each family.
 
     A family is the failing Points with one cause.  Its block says what is wrong, at which Points,
-    and how to rerun one of them.  `options` are those of the rerun command.  `detailed` shows all
+    and how to run one of them again, as `rerun` says.  `detailed` shows all
     families, also if there are more than MAX_FAMILIES.
     """
     if not causes:
@@ -138,13 +138,13 @@ def family_lines(causes: Sequence[Family], options: str, *, detailed: bool) -> l
     lines = ["", f"{ended}; {plural(len(causes), 'cause')}"]
     most = len(causes) if detailed else MAX_FAMILIES
     for number, family in enumerate(causes[:most], 1):
-        lines += _family(number, family, options)
+        lines += _family(number, family, rerun)
     if len(causes) > most:
         lines.append(f"... and {plural(len(causes) - most, 'more cause')} (-v shows all)")
     return [*lines, ""]
 
 
-def _family(number: int, family: Family, options: str) -> list[str]:
+def _family(number: int, family: Family, rerun: Rerun) -> list[str]:
     lead = family.lead
     first = lead.first
     head = f"{number}. {lead.program or lead.test}: {what(lead)}"
@@ -156,7 +156,7 @@ def _family(number: int, family: Family, options: str) -> list[str]:
     lines += _row("so", first.cause)
     place = f" ({first.what})" if first.what else ""
     lines += _row("look at", f"{relative(first.source)}{place}" if first.source else "")
-    return lines + _row("rerun", rerun_command(lead.nodeid, options), wrapped=False)
+    return lines + _row("rerun", rerun.command(lead.nodeid), wrapped=False)
 
 
 def _row(label: str, text: str, *, wrapped: bool = True) -> list[str]:

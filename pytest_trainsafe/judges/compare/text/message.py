@@ -21,7 +21,7 @@ from pytest_trainsafe.judges.compare.ladder.look_first import look_first
 from pytest_trainsafe.judges.compare.text.doubts import doubt_rows
 from pytest_trainsafe.judges.compare.text.mismatch import mismatch_text
 from pytest_trainsafe.judges.compare.text.proposal import NO_LAYOUT, advice_rows
-from pytest_trainsafe.report.rerun import rerun_options, rerun_rows
+from pytest_trainsafe.report.rerun import NO_RUN, Rerun, rerun_rows, rerun_with
 from pytest_trainsafe.report.rows import head, row, times_text
 
 #: The most later tensors, and the most further findings on the first tensor, that are listed.
@@ -52,7 +52,7 @@ def message_of(judgement: LadderJudgement, title: str = "") -> str:
         judgement.rungs,
         case.nodeid if case is not None else "",
         judgement.left_out,
-        rerun_options(case.settings) if case is not None else "",
+        rerun_with(case.settings) if case is not None else NO_RUN,
         judgement.located,
         title,
     )
@@ -64,14 +64,14 @@ def failure_message(
     judged: Sequence[RungJudgement],
     nodeid: str,
     left_out: Sequence[str] = (),
-    options: str = "",
+    rerun: Rerun = NO_RUN,
     located: Located | None = None,
     title: str = "",
 ) -> str:
     """The report of a failed or inconclusive test.
 
-    `left_out` describes the rungs that were not judged.  `options` are the command-line options of
-    the rerun command.  `located` is the result of the localisation.  `title` replaces the headline.
+    `left_out` describes the rungs that were not judged.  `rerun` says how the test is run
+    again.  `located` is the result of the localisation.  `title` replaces the headline.
     """
     last = judged[-1]
     failing = [f for f in last.comparison.findings if f.verdict == "fail"]
@@ -92,7 +92,7 @@ def failure_message(
     lines += _context(judged)
     for text in left_out:
         lines += row("precision", text)
-    lines += rerun_rows(nodeid, options)
+    lines += rerun_rows(nodeid, rerun)
     return "\n".join(lines)
 
 

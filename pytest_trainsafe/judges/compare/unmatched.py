@@ -1,33 +1,92 @@
-"""Finds annotations whose pattern matches nothing in the candidate's model."""
+"""Finds annotations whose pattern matches nothing in the candidate's model.
+
+Such a pattern is often a misspelling.  What it was meant for then has no annotation, and the report
+names it beside the pattern, not as something that is missing as well.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from pytest_trainsafe.annotations.lines import place_of
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.core.usage import nearest
+from pytest_trainsafe.core.usage import close_to, nearest
 from pytest_trainsafe.trace.facts import Annotations
 from pytest_trainsafe.trace.reader import Trace
+
+#: The layout source of proposed layouts, which no annotation gives.
+PROPOSED = "a proposal"
+
+#: The kinds of tensors that the entries of a section name; those of the others name modules.
+_KINDS = {"parameters": "param", "buffers": "buffer"}
 
 
 def unmatched(candidate: Trace) -> Iterator[Finding]:
     """A failing finding for each annotation that matches nothing on any rank."""
-    ranks = candidate.ranks
-    patterns = set.intersection(*(set(rank.note("unmatched_annotation")) for rank in ranks))
-    names = {name for id in candidate.ids() for name in (id.module, id.path)} if patterns else ()
-    known = sorted({".".join(name.split(".")[-levels:]) for name in names for levels in (1, 2)})
-    facts = (each for rank in ranks for each in rank.events_of(Annotations))
-    fact = next((each for each in facts if each.file), None)
-    for pattern in sorted(patterns):
-        meant = nearest(pattern.partition(": ")[2], known)
+    for entry in _entries(candidate):
+        pattern = entry.partition(": ")[2]
+        hints = (nearest(pattern, _spelled(candidate, entry, known)) for known in (False, True))
+        hint = next(filter(None, hints), ";")
         message = (
-            f"the annotation {pattern} matches nothing in the candidate's model{meant or ';'} "
+            f"the annotation {entry} matches nothing in the candidate's model{hint} "
             "correct its pattern (fnmatch syntax, for a full dotted name or the end of one) or "
             "remove it"
         )
-        place = place_of(Path(fact.file), pattern, fact.model) if fact is not None else ""
+        place = line_of_entry(candidate, entry) or ""
         yield Finding(
             verdict="fail", judge="align", check="annotation", message=message, source=place
         )
+
+
+def meant(candidate: Trace) -> set[tuple[str, str]]:
+    """The section and the name of everything that a misspelled annotation was meant for."""
+    found = set()
+    for entry in _entries(candidate):
+        section, _, pattern = entry.partition(": ")
+        known = _spelled(candidate, entry, annotated=False)
+        for spelling in close_to(pattern, known)[:1]:
+            found |= {(section, name) for name in known[spelling]}
+    return found
+
+
+def line_of_entry(candidate: Trace, entry: str) -> str | None:
+    """The "file:line" of an entry, such as "parameters: fc.weight", in the annotation file.
+
+    "" without an entry; None if the annotations are not in a file.
+    """
+    facts = (each for rank in candidate.ranks for each in rank.events_of(Annotations))
+    fact = next((each for each in facts if each.file), None)
+    if fact is None:
+        return None
+    return place_of(Path(fact.file), entry, fact.model) if entry else ""
+
+
+def _entries(candidate: Trace) -> list[str]:
+    notes = (set(rank.note("unmatched_annotation")) for rank in candidate.ranks)
+    return sorted(set.intersection(*notes))
+
+
+def _spelled(candidate: Trace, entry: str, annotated: bool) -> dict[str, list[str]]:
+    """The patterns that an entry may have been meant as, each with the names that it matches.
+
+    They have the entry's wildcards, and as many levels if a name has as many.  The names are those
+    that an annotation matches, or else those that none does.
+    """
+    section, _, pattern = entry.partition(": ")
+    kind, parts = _KINDS.get(section, "activation"), pattern.split(".")
+    names: dict[str, bool] = {}
+    for rank in candidate.ranks:
+        for id, event in rank.tensors.items():
+            if id.kind == kind:
+                name = id.module if kind == "activation" else id.path
+                own = event.layout_source not in ("default", PROPOSED)
+                names[name] = names.get(name, False) or own
+    found: dict[str, list[str]] = {}
+    for name in sorted(name for name, own in names.items() if own == annotated):
+        levels = name.split(".")[-len(parts) :]
+        pairs = zip(levels, parts[-len(levels) :], strict=True)
+        spelling = ".".join(own if fnmatchcase(level, own) else level for level, own in pairs)
+        found.setdefault(spelling, []).append(name)
+    return found

@@ -14,11 +14,9 @@ from pytest_trainsafe.align.with_tensors import Tensors, with_tensors
 from pytest_trainsafe.core.layout import Layout, Partial, Scaled
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.declarations.suggest import MissingLayout, place_of
+from pytest_trainsafe.judges.compare.unmatched import PROPOSED
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
-
-#: The layout source of proposed layouts.
-PROPOSED = "a proposal"
 
 
 def adopt(trace: Trace, needs: Iterable[MissingLayout]) -> Trace:

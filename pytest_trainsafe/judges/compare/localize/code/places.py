@@ -6,9 +6,7 @@ Reads the lines that the recorder stored, for `localize/description.py` and `loc
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from pathlib import Path
 
-from pytest_trainsafe.annotations.lines import place_of
 from pytest_trainsafe.core.code_files import is_fixture, relative
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -41,6 +39,7 @@ from pytest_trainsafe.judges.compare.localize.gradients import (
     suspicion,
     unsummed,
 )
+from pytest_trainsafe.judges.compare.unmatched import line_of_entry
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Annotations, Reduction, Site, What
 from pytest_trainsafe.trace.reader import Trace
@@ -189,9 +188,10 @@ class Places:
 
         If they are in a file, it is the line of `entry`, such as "parameters: fc.weight", there.
         """
-        facts = [each for rank in self.candidate.ranks for each in rank.events_of(Annotations)]
-        if file := next((each for each in facts if each.file), None):
-            return (place_of(Path(file.file), entry, file.model), entry) if entry else NOWHERE
+        line = line_of_entry(self.candidate, entry)
+        if line is not None:
+            return (line, entry) if entry else NOWHERE
+        facts = (each for rank in self.candidate.ranks for each in rank.events_of(Annotations))
         return self._does("watch") if any(each.given for each in facts) else NOWHERE
 
     def summing(self, axis: str, targets: Sequence[str] = ()) -> Place:

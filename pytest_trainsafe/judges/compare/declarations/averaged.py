@@ -235,3 +235,19 @@ def _total(reference: Trace, terms: Sequence[TensorId]) -> torch.Tensor | None:
     if any(part is None for part in parts):
         return None
     return torch.stack([part.double() for part in parts if part is not None]).sum(0)
+
+
+def hidden(averaged: Means) -> str:
+    """The message if the declaration `averaged` explains all wrong tensors but is not confirmed.
+
+    Clipping scales all gradients, which hides whether the reduction averages them over ranks.
+    """
+    gradients = averaged.gradients or averaged.dropped
+    what = "gradients before the reduction" if gradients else "losses"
+    over = f"{'not ' * bool(averaged.dropped)}means over {' and '.join(gradients or averaged.loss)}"
+    return (
+        f"the {what} match the reference if they are {over}, but all gradients are multiplied by "
+        f"{averaged.clipped:.3g} before the optimizer's step, so no compared tensor shows whether "
+        "the reduction averages. To show it, report the gradient norm before clipping with "
+        "ctx.grad_norm"
+    )

@@ -21,7 +21,7 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.adopt import adopt
-from pytest_trainsafe.judges.compare.declarations.averaged import Means, may_be_means, means
+from pytest_trainsafe.judges.compare.declarations.averaged import Means, hidden, may_be_means, means
 from pytest_trainsafe.judges.compare.declarations.infer import AXES, Inferred, Sample, infer_all
 from pytest_trainsafe.judges.compare.declarations.infer_permuted import Permutation, infer_permuted
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
@@ -117,7 +117,7 @@ def propose(
     if comparison.failed:
         averaged = means(adopted, comparison, loosen)
     if averaged is not None and averaged.clipped != 1.0:
-        unexplained, averaged = _hidden(averaged), None
+        unexplained, averaged = hidden(averaged), None
     if not needs and not unexplained and averaged is None:
         return None
     left = None
@@ -182,22 +182,6 @@ def _declare(result: AnnotationPatch, averaged: Means) -> None:
     if averaged.loss:
         said = result.get("loss", {})
         result["loss"] = {**said, "mean": [*said.get("mean", ()), *averaged.loss]}
-
-
-def _hidden(averaged: Means) -> str:
-    """The message if the declaration `averaged` explains all wrong tensors but is not confirmed.
-
-    Clipping scales all gradients, which hides whether the reduction averages them over ranks.
-    """
-    gradients = averaged.gradients or averaged.dropped
-    what = "gradients before the reduction" if gradients else "losses"
-    over = f"{'not ' * bool(averaged.dropped)}means over {' and '.join(gradients or averaged.loss)}"
-    return (
-        f"the {what} match the reference if they are {over}, but all gradients are multiplied by "
-        f"{averaged.clipped:.3g} before the optimizer's step, so no compared tensor shows whether "
-        "the reduction averages. To show it, report the gradient norm before clipping with "
-        "ctx.grad_norm"
-    )
 
 
 def _used(candidate: Trace) -> Annotations:

@@ -16,7 +16,7 @@ SALTS = 5
 
 
 class Best:
-    """The weights of the epoch with the lowest error on held-out data."""
+    """The weights with the lowest error on held-out data."""
 
     def __init__(self, net: nn.Module, apart: bool) -> None:
         self.net, self.apart = net, apart
@@ -36,7 +36,7 @@ class Best:
 def brine(count: int, law: Tensor) -> TensorDataset:
     salts = torch.rand(count, SALTS)
     density = 1 + salts @ law + (salts[:, 0] * salts[:, 1]).sqrt()
-    return TensorDataset(salts, density + 0.05 * torch.randn(count))
+    return TensorDataset(salts, density + 0.2 * torch.randn(count))
 
 
 @torch.no_grad()
@@ -48,23 +48,24 @@ def error(net: nn.Module, held: TensorDataset) -> float:
 def train(healthy: bool = True, seed: int = 0, size: int = 16) -> dict[str, list[float]]:
     torch.manual_seed(seed)
     law = torch.rand(SALTS)
-    data, held = brine(96, law), brine(32, law)
+    data, held = brine(96, law), brine(24, law)
     net = nn.Sequential(
         nn.Linear(SALTS, 2 * size), nn.ReLU(), nn.Linear(2 * size, size), nn.ReLU(),
         nn.Linear(size, 1),
     )  # fmt: skip
     log: dict[str, list[float]] = {"loss": [], "error": []}
-    for lr in (0.08, 0.04, 0.01):
+    for lr in (0.12, 0.08, 0.04):
         optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
         best = Best(net, apart=healthy)
         for _ in range(5):
-            for salts, density in DataLoader(data, batch_size=12, shuffle=True):
+            for at, (salts, density) in enumerate(DataLoader(data, batch_size=12, shuffle=True)):
                 loss = F.mse_loss(net(salts).squeeze(1), density)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 log["loss"].append(loss.item())
-            best.look(error(net, held))
+                if at % 3 == 2:
+                    best.look(error(net, held))
         best.take()
         log["error"].append(error(net, held))
     return log

@@ -43,7 +43,7 @@ def train(seed: int = 0, size: int = 16) -> dict[str, list[float]]:
     picture = torch.randn(SHELLS, 1, 6, 6)[shell] + 0.5 * torch.randn(128, 1, 6, 6)
     data = TensorDataset(picture, shell)
     net = ShellNet(size, depth=4)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
     log: dict[str, list[float]] = {"loss": [], "right": []}
     for _ in range(5):
         net.train()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-STEPS, PAIRS, SPREAD = 12, 12, 0.1
+STEPS, PAIRS, SPREAD = 10, 8, 0.1
 
 
 class Walker(nn.Module):

@@ -78,6 +78,14 @@ def write(source: torch.Generator) -> Tensor:
     return entries
 
 
+def add_up(net: nn.Module) -> None:
+    grads = [each.grad for each in net.parameters() if each.grad is not None]
+    total = nn.utils.parameters_to_vector(grads)
+    dist.all_reduce(total)
+    for grad, part in zip(grads, total.split([each.numel() for each in grads]), strict=True):
+        grad.copy_(part.view_as(grad))
+
+
 def train(healthy: bool = True, seed: int = 0, size: int = 16) -> dict[str, list[float]]:
     torch.manual_seed(seed)
     clerk = Clerk(2 * size, onward=healthy)
@@ -85,16 +93,14 @@ def train(healthy: bool = True, seed: int = 0, size: int = 16) -> dict[str, list
     source = torch.Generator().manual_seed(seed)
     rank, world = dist.get_rank(), dist.get_world_size()
     curve = []
-    for _ in range(50):
+    for _ in range(40):
         entries = write(source)
         inputs = entries[:, :-1].chunk(world, dim=1)[rank]
         targets = entries[:, 1:].chunk(world, dim=1)[rank]
         optimizer.zero_grad()
         loss = F.cross_entropy(clerk(inputs).flatten(0, 1), targets.flatten()) / world
         loss.backward()
-        for parameter in clerk.parameters():
-            assert parameter.grad is not None
-            dist.all_reduce(parameter.grad)
+        add_up(clerk)
         optimizer.step()
         whole = loss.detach().clone()
         dist.all_reduce(whole)

@@ -54,7 +54,7 @@ def train(healthy: bool = True, seed: int = 0, size: int = 16) -> dict[str, list
         nn.Linear(size, 1),
     )  # fmt: skip
     log: dict[str, list[float]] = {"loss": [], "error": []}
-    for lr in (0.12, 0.08, 0.04):
+    for lr in (0.06, 0.04, 0.02):
         optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
         best = Best(net, apart=healthy)
         for _ in range(5):

@@ -10,14 +10,14 @@ import random
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 WORDS = ("who", "has", "many", "teeth", "but", "cannot", "bite", "comb", "keys", "piano")
 END = len(WORDS)
 PAD, IGNORED = END, -100
 
 
-class Riddles:
+class Riddles(Dataset[list[int]]):
     """Walks over the words, always ended after a word that ends riddles."""
 
     def __init__(self, count: int, draw: random.Random) -> None:
@@ -68,7 +68,7 @@ class Decoder(nn.Module):
 def train(healthy: bool = True, seed: int = 0, size: int = 16) -> dict[str, list[float]]:
     torch.manual_seed(seed)
     riddles = Riddles(128, random.Random(seed))
-    loader = DataLoader(riddles, 16, shuffle=True, collate_fn=Collate(by_length=healthy))  # type: ignore[arg-type]
+    loader = DataLoader(riddles, 16, shuffle=True, collate_fn=Collate(by_length=healthy))
     decoder = Decoder(size)
     optimizer = torch.optim.AdamW(decoder.parameters(), lr=0.01)
     curve = []

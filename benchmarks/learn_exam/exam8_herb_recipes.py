@@ -41,7 +41,7 @@ class Cook(nn.Module):
         x = self.herbs(herbs)
         for layer in self.layers:
             x = layer(x)
-        scores: Tensor = self.head(x)
+        scores: Tensor = self.head(x.flatten(0, 1))
         return scores
 
 
@@ -70,7 +70,7 @@ def train(healthy: bool = True, seed: int = 0, size: int = 16) -> dict[str, list
         herbs, following = recipes(source, turn)
         known = (following != NONE).sum()
         dist.all_reduce(known)
-        scores = cook(herbs).flatten(0, 1)
+        scores = cook(herbs)
         total = F.cross_entropy(scores, following.flatten(), ignore_index=NONE, reduction="sum")
         loss = total / known
         shown = loss.detach().clone()

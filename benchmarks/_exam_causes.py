@@ -17,6 +17,7 @@ import _exam4_causes
 import _exam5_causes
 import _exam6_causes
 import _exam7_causes
+import _exam8_causes
 
 _LOADER = r"DataLoader|[Ss]ampler|randperm|shuffle"
 _SEED = r"seed|[Gg]enerator"
@@ -155,6 +156,7 @@ CAUSES = {name: _of(name) for name in _PATTERNS} | {
         | _exam5_causes.PATTERNS
         | _exam6_causes.PATTERNS
         | _exam7_causes.PATTERNS
+        | _exam8_causes.PATTERNS
     ).items()
 }
 

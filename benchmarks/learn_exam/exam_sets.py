@@ -10,6 +10,7 @@ import exam4_cases
 import exam5_cases
 import exam6_cases
 import exam7_cases
+import exam8_cases
 import exam_cases
 from exam_cases import Case, Program
 
@@ -21,4 +22,5 @@ SETS: Mapping[int, tuple[Sequence[Case], Sequence[Program]]] = {
     5: (exam5_cases.CASES, exam5_cases.HEALTHY),
     6: (exam6_cases.CASES, exam6_cases.HEALTHY),
     7: (exam7_cases.CASES, exam7_cases.HEALTHY),
+    8: (exam8_cases.CASES, exam8_cases.HEALTHY),
 }

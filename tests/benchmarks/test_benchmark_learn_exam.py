@@ -32,12 +32,14 @@ SAMPLE_5 = ("leaf_average",)
 SAMPLE_6 = ("dune_denoiser",)
 # Of the seventh set: one that the evaluation alone shows.
 SAMPLE_7 = ("lichen_photos",)
+# Of the eighth set: one that a second session alone shows.
+SAMPLE_8 = ("swell_forecast",)
 
 #: The step in which a program goes on with other data, whose losses are compared.
 OTHER_DATA = {"chat_tuning": 10}
 
 #: The number of a set.
-each_set = pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 7])
+each_set = pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 7, 8])
 
 Series = dict[str, list[float]]
 
@@ -113,7 +115,7 @@ def test_each_case_and_program_is_described_once_and_can_be_imported() -> None:
     assert len({each.name for each in described}) == len(described)
     listed = {each.module for each in described}
     data = {"exam_cases", "exam2_cases", "exam3_cases", "exam4_cases", "exam5_cases"}
-    data |= {"exam6_cases", "exam7_cases", "exam_sets", "exam_run"}
+    data |= {"exam6_cases", "exam7_cases", "exam8_cases", "exam_sets", "exam_run"}
     assert listed == {path.stem for path in FOLDER.glob("*.py")} - data
     assert all(importlib.util.find_spec(module) is not None for module in listed)
     assert all(case.name.startswith(case.kind) for case in CASES)
@@ -168,6 +170,7 @@ def test_a_twin_that_does_not_train_and_a_mistake_without_effect_are_noticed() -
         (5, SAMPLE_5),
         (6, SAMPLE_6),
         (7, SAMPLE_7),
+        (8, SAMPLE_8),
     ],
 )
 def test_the_variants_of_a_sample_differ_and_its_twins_are_healthy(

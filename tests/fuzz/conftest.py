@@ -8,6 +8,9 @@ import hypothesis
 import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+# Inner runs of pytest forget what they import; what stays would not know classes of a second import.
+import pytest_trainsafe.assertions  # noqa: F401
+
 
 @pytest.fixture
 def fuzzed(project) -> Iterator[pytest.Pytester]:

@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-# Inner runs of pytest forget what they import; what stays would not know classes of a second import.
+# Inner runs of pytest forget what they import: what stays would not know classes imported again.
 import pytest_trainsafe.assertions  # noqa: F401
 
 

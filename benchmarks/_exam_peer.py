@@ -124,7 +124,7 @@ class ExamPeer:
         text = script(self._source, {"healthy": True} if self._verdict.faulty else {})
         bare = self._folder / "bare.py"
         bare.write_text(_FOLLOWED + text + _SAID)
-        alone = [self._tools / "python", bare]
+        alone: Command = [self._tools / "python", bare]
         return self._ran(alone if self._of.world == 1 else self._on_ranks(bare))
 
     def _on_ranks(self, program: Path) -> Command:

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from _measure import ROOT, finish, machine, show
-from _traincheck_sides import child
+from _traincheck_sides import Command, child
 
 sys.path.insert(0, str(ROOT / "benchmarks" / "learn_exam"))
 from _exam_peer import ExamPeer, Verdict, alarms
@@ -57,7 +57,8 @@ Rows = Sequence[dict[str, Any]]
 def drawn(order: int) -> list[Case | Program]:
     """The programs in the order in which they are counted."""
     cases, healthy = halves(NUMBER, SEED)[1]
-    programs = sorted([*cases, *healthy], key=lambda each: each.name)
+    every: list[Case | Program] = [*cases, *healthy]
+    programs = sorted(every, key=lambda each: each.name)
     programs = random.Random(order).sample(programs, len(programs))
     return sorted(programs, key=lambda each: each.world)
 
@@ -67,9 +68,10 @@ def own(name: str, folder: Path) -> dict[str, Any]:
     rows = folder / "own.json"
     rows.unlink(missing_ok=True)
     program = ROOT / "benchmarks" / "bench_learn_exam.py"
-    asked = ["--other-half", str(SEED), "--columns", "own2", "--rows", rows, "--names", name]
-    ran = child([sys.executable, program, *asked], folder, 0)
-    found = {"seconds": ran.seconds}
+    command: Command = [sys.executable, program, "--other-half", str(SEED)]
+    command += ["--columns", "own2", "--rows", rows, "--names", name]
+    ran = child(command, folder, 0)
+    found: dict[str, Any] = {"seconds": ran.seconds}
     if not rows.exists():  # nothing can be learned from its runs
         return found
     (row,) = json.loads(rows.read_text())

@@ -155,7 +155,7 @@ class ExamPeer:
         target.unlink(missing_ok=True)
         command: Command = [self._tools / "traincheck-infer", "-o", target]
         ran = self._ran([*command, "-f", self._folder / "one", self._folder / "two"])
-        if not target.exists():
+        if ran.killed or not target.exists():
             raise Unfinished(_why(ran))
         return ran
 

@@ -42,7 +42,7 @@ from _kept_runs import KeptRuns
 from _measure import finish, machine, show
 from _rungs import session
 from exam_cases import Case, Program
-from exam_sets import SETS
+from exam_sets import SETS, halves
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.judges.learn.check.cluster import clusters
@@ -308,21 +308,14 @@ def summary(rows: Sequence[Row]) -> list[tuple[object, ...]]:
     return lines
 
 
-def _half(
-    seed: int, cases: Sequence[Case], healthy: Sequence[Program]
-) -> tuple[Sequence[Case], Sequence[Program]]:
-    draw = random.Random(seed)
-    return draw.sample(cases, len(cases) // 2), draw.sample(healthy, len(healthy) // 2)
-
-
 def main() -> None:
     """Count the exam."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=Path, help="Write the rows to this file, as JSON")
     parser.add_argument("--set", type=int, choices=SETS, default=1)
-    halves = parser.add_mutually_exclusive_group()
-    halves.add_argument("--half", type=int, metavar="SEED", help="A random half of the cases")
-    halves.add_argument("--other-half", type=int, metavar="SEED", help="What --half leaves out")
+    half = parser.add_mutually_exclusive_group()
+    half.add_argument("--half", type=int, metavar="SEED", help="A random half of the cases")
+    half.add_argument("--other-half", type=int, metavar="SEED", help="What --half leaves out")
     parser.add_argument("--columns", nargs="*", choices=COLUMNS, default=COLUMNS)
     parser.add_argument("--names", nargs="*", help="These cases only")
     asked = parser.parse_args()
@@ -331,11 +324,9 @@ def main() -> None:
     cases, healthy = SETS[asked.set]
     every: list[Case | Program] = [*cases, *healthy]
     if asked.half is not None:
-        cases, healthy = _half(asked.half, cases, healthy)
+        cases, healthy = halves(asked.set, asked.half)[0]
     if asked.other_half is not None:
-        counted = {each for half in _half(asked.other_half, cases, healthy) for each in half}
-        cases = [case for case in cases if case not in counted]
-        healthy = [each for each in healthy if each not in counted]
+        cases, healthy = halves(asked.set, asked.other_half)[1]
     if asked.names is not None:
         cases = [case for case in cases if case.name in asked.names]
         healthy = [each for each in healthy if each.name in asked.names]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 
 import exam2_cases
@@ -14,7 +15,9 @@ import exam8_cases
 import exam_cases
 from exam_cases import Case, Program
 
-SETS: Mapping[int, tuple[Sequence[Case], Sequence[Program]]] = {
+Set = tuple[Sequence[Case], Sequence[Program]]
+
+SETS: Mapping[int, Set] = {
     1: (exam_cases.CASES, exam_cases.HEALTHY),
     2: (exam2_cases.CASES, exam2_cases.HEALTHY),
     3: (exam3_cases.CASES, exam3_cases.HEALTHY),
@@ -24,3 +27,12 @@ SETS: Mapping[int, tuple[Sequence[Case], Sequence[Program]]] = {
     7: (exam7_cases.CASES, exam7_cases.HEALTHY),
     8: (exam8_cases.CASES, exam8_cases.HEALTHY),
 }
+
+
+def halves(number: int, seed: int) -> tuple[Set, Set]:
+    """A random half of a set, and what it leaves out."""
+    cases, healthy = SETS[number]
+    draw = random.Random(seed)
+    half = draw.sample(cases, len(cases) // 2), draw.sample(healthy, len(healthy) // 2)
+    others = [each for each in cases if each not in half[0]]
+    return half, (others, [each for each in healthy if each not in half[1]])

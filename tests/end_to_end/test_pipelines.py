@@ -23,7 +23,8 @@ OWN, TORCHS = ["1f1b", "gpipe"], ["torch-1f1b", "torch-zero-bubble"]
 @pytest.mark.parametrize(
     "what",
     [
-        pipeline("tied stages of tp", gpt.train, pp=2, tp=2, sp=True, args=TIED, slow=False),
+        pipeline("tied stages", gpt.train, pp=2, tp=2, sp=True, args=TIED, slow=False, **FLOAT64),
+        pipeline("tied stages in every dtype", gpt.train, pp=2, tp=2, sp=True, args=TIED),
         pipeline("interleaved", gpt.train, pp=2, vpp=2, args=TIED, slow=False, **FLOAT64),
         pipeline("schedules", gpt.train, pp=2, vpp=[1, 2], schedule=OWN, args=TIED, **FLOAT64),
         pipeline("four stages", gpt.train, pp=4, tied=[False, True], args=DEEP, **FLOAT64),

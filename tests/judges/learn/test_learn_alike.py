@@ -7,13 +7,21 @@ import pytest
 from pytest_trainsafe.judges.learn.check.offline import check
 from pytest_trainsafe.judges.learn.columns.frame import Frame
 from pytest_trainsafe.judges.learn.events.slips import SLIP, slip_in
-from pytest_trainsafe.judges.learn.inference.learn import learn
 from pytest_trainsafe.judges.learn.invariant import Invariant
 from pytest_trainsafe.judges.learn.packs.pack import Pack
 from pytest_trainsafe.judges.learn.relations.conduct.recorded import texts_of
 from pytest_trainsafe.judges.learn.run import ObservedRun
+from pytest_trainsafe.launch import Launcher
 from tests.support.learn.observed_programs import RULES, said
-from tests.support.learn.two_ranks import Call, divided, owners, replicas, runs_of, walkers
+from tests.support.learn.two_ranks import (
+    Call,
+    divided,
+    owners,
+    replicas,
+    rules_of,
+    runs_of,
+    walkers,
+)
 
 _BATCHES = "the ranks of dp train a model that is replicated or sharded with different batches"
 _FACTOR = "the gradients of a step are scaled by one factor on the ranks"
@@ -43,17 +51,17 @@ CALLS: list[Call] = [
 
 
 @pytest.fixture(scope="module", name="runs")
-def _runs() -> dict[Call, ObservedRun]:
-    return dict(zip(CALLS, runs_of(CALLS), strict=True))
+def _runs(run_launcher: Launcher) -> dict[Call, ObservedRun]:
+    return dict(zip(CALLS, runs_of(run_launcher, CALLS), strict=True))
 
 
 @pytest.fixture(scope="module", name="rules")
 def _rules(runs: dict[Call, ObservedRun]) -> list[Invariant]:
-    found = learn([runs[program, seed, ""] for program in PROGRAMS for seed in (0, 1)]).invariants
+    healthy = [runs[program, seed, ""] for program in PROGRAMS for seed in (0, 1)]
     about = ("batch", "scaling", "buffers", "summed")
     return [
         each
-        for each in found
+        for each in rules_of(healthy, "alike", "consistent")
         if (each.claim.relation == "alike" and each.claim["attribute"] in about)
         or each.claim["form"] in ("began", "reduced")
     ]

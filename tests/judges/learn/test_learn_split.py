@@ -7,11 +7,11 @@ import pytest
 from pytest_trainsafe.judges.learn.check.offline import check
 from pytest_trainsafe.judges.learn.columns.frame import Frame
 from pytest_trainsafe.judges.learn.events.slips import SLIP, slip_in
-from pytest_trainsafe.judges.learn.inference.learn import learn
 from pytest_trainsafe.judges.learn.invariant import Invariant
 from pytest_trainsafe.judges.learn.packs.pack import Pack
 from pytest_trainsafe.judges.learn.relations.conduct.recorded import texts_of
 from pytest_trainsafe.judges.learn.run import ObservedRun
+from pytest_trainsafe.launch import Launcher
 from tests.support.learn.observed_programs import RULES
 from tests.support.learn.split_ranks import (
     halves,
@@ -25,7 +25,7 @@ from tests.support.learn.split_ranks import (
     scales,
     stages,
 )
-from tests.support.learn.two_ranks import Call, runs_of
+from tests.support.learn.two_ranks import Call, rules_of, runs_of
 
 #: The attributes whose rules break if a program has a fault.
 FAULTS = {
@@ -50,14 +50,14 @@ CALLS: list[Call] = [
 
 
 @pytest.fixture(scope="module", name="runs")
-def _runs() -> dict[Call, ObservedRun]:
-    return dict(zip(CALLS, runs_of(CALLS), strict=True))
+def _runs(run_launcher: Launcher) -> dict[Call, ObservedRun]:
+    return dict(zip(CALLS, runs_of(run_launcher, CALLS), strict=True))
 
 
 @pytest.fixture(scope="module", name="rules")
 def _rules(runs: dict[Call, ObservedRun]) -> list[Invariant]:
     healthy = [runs[program, seed, ""] for program in PROGRAMS for seed in (0, 1)]
-    return [each for each in learn(healthy).invariants if each.claim.relation == "alike"]
+    return rules_of(healthy, "alike")
 
 
 def _broken(run: ObservedRun, rules: list[Invariant]) -> set[str]:

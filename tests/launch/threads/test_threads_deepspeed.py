@@ -40,11 +40,11 @@ def recorded(launcher: Launcher, folder: Path, stage: int) -> list[dict[str, str
     return [{str(id): event.hash for id, event in rank.tensors.items()} for rank in found]
 
 
-@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_an_engine_trains_bit_for_bit_as_in_processes(
     stage: int, warm: WarmLauncher, threads: ThreadsLauncher, tmp_path: Path
 ) -> None:
-    """With a sharded optimizer, and with sharded parameters."""
+    """With a sharded optimizer, and with sharded parameters, gradients and optimizer."""
     processes = recorded(warm, tmp_path / "warm", stage)
     in_turn = recorded(threads, tmp_path / "threads", stage)
     assert in_turn == processes

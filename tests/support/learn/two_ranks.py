@@ -1,7 +1,8 @@
-"""Programs of two ranks, in processes of their own that share a group, observed as a script is."""
+"""Programs of two ranks, in processes that share a group, observed as a script is."""
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,13 +11,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
+from pytest_trainsafe.judges.learn.columns.frame import Frame
 from pytest_trainsafe.judges.learn.events.file import TableWriter, read_table
+from pytest_trainsafe.judges.learn.inference.one_relation import learn_relation
 from pytest_trainsafe.judges.learn.instrument.observation import Observation
 from pytest_trainsafe.judges.learn.instrument.steps import Sample, Steps
+from pytest_trainsafe.judges.learn.invariant import Invariant
+from pytest_trainsafe.judges.learn.registry import BUILT_IN, load_relation
 from pytest_trainsafe.judges.learn.run import ObservedRun
+from pytest_trainsafe.launch import Launcher, Task, raise_for_failure
 from tests.support.learn.split_ranks import AXES
 
 STEPS = 4
@@ -151,10 +156,12 @@ Program = Callable[[int, str], None]
 Call = tuple[Program, int, str]
 
 
-def runs_of(calls: Sequence[Call]) -> list[ObservedRun]:
+def runs_of(launcher: Launcher, calls: Sequence[Call]) -> list[ObservedRun]:
     """The observed runs of programs with a seed and a fault, in one pair of processes."""
     with tempfile.TemporaryDirectory() as folder:
-        spawn(_rank, (list(calls), folder), nprocs=2)
+        named = [(program.__module__, program.__name__, *rest) for program, *rest in calls]
+        task = Task.of(_rank, named, folder, world_size=2)
+        raise_for_failure(launcher.run(task, timeout=120, workdir=Path(folder) / "ranks"))
         return [
             ObservedRun(
                 program.__name__,
@@ -166,13 +173,25 @@ def runs_of(calls: Sequence[Call]) -> list[ObservedRun]:
         ]
 
 
-def _rank(rank: int, calls: Sequence[Call], folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    for at, (program, seed, fault) in enumerate(calls):
+def rules_of(runs: Sequence[ObservedRun], *relations: str) -> list[Invariant]:
+    """What `learn` learns of these relations, without the others: it learns each on its own."""
+    frames = [(run.source, [Frame(table) for table in run.tables]) for run in runs]
+    paths = [path for path in BUILT_IN if load_relation(path).name in relations]
+    assert len(paths) == len(relations)
+    return [each for path in paths for each in learn_relation(path, frames).invariants]
+
+
+def _rank(calls: Sequence[tuple[str, str, int, str]], folder: str) -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    for at, (module, name, seed, fault) in enumerate(calls):
+        program: Program = getattr(importlib.import_module(module), name)
         writer = TableWriter(Path(folder) / f"{at}.{rank}.bin", rank)
-        axis = AXES.get(program.__name__, "dp")
-        fixed: dict[str, Any] = {"rank": rank, "world_size": 2, f"{axis}_rank": rank}
+        fixed: dict[str, Any] = {
+            "rank": rank,
+            "world_size": 2,
+            f"{AXES.get(name, 'dp')}_rank": rank,
+        }
         steps = Steps(Sample(), automatic=True)
         with Observation(None, None, (writer,), steps, fixed).active():
             program(seed, fault)

@@ -7,6 +7,10 @@ MYPY := $(CURDIR)/$(BIN)/mypy --cache-dir $(CURDIR)/.mypy_cache
 
 # A process for each core, which share one budget of ranks; one that is done takes over tests.
 SPREAD := -n logical --maxprocesses 8 --dist worksteal
+# Temporary files of tests are in memory if it has 4 GiB for them: a disk's journal makes tests wait.
+SCRATCH := memory=$$(test -z "$$TMPDIR" -a 0"$$(df --output=avail /dev/shm 2>&1 | tail -1 | tr -dc 0-9)" \
+	-ge 4194304 && mktemp -d /dev/shm/trainsafe-XXXXXX) && chmod 1777 "$$memory" && export TMPDIR="$$memory" && \
+	trap 'rm -rf "$$memory"' EXIT INT TERM;
 # What may depend on the release of a dependency, and what may depend on how a CPU rounds.
 RANGES := tests/plugin tests/config tests/core tests/sweep tests/annotations tests/trace tests/align \
 	tests/judges/compare tests/record tests/report tests/launch
@@ -50,10 +54,10 @@ test: setup lint types
 	@# Each of some hundred inner processes would compile the package again, where the environment
 	@# forbids Python to write what it has compiled.
 	@$(BIN)/python -m compileall -q pytest_trainsafe fixtures invariants reference_models
-	$(BIN)/pytest $(SPREAD) -m "not slow"
+	$(SCRATCH) $(BIN)/pytest $(SPREAD) -m "not slow"
 
 test-slow: setup
-	$(BIN)/pytest $(SPREAD) -m slow
+	$(SCRATCH) $(BIN)/pytest $(SPREAD) -m slow
 
 # The suite again, with the lines that it runs, in ranks too.  coverage's own handler of SIGTERM is in
 # the way of one test.

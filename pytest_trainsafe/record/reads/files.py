@@ -18,8 +18,8 @@ from pytest_trainsafe.compat.files import noted_saves
 from pytest_trainsafe.core.code_files import is_project_path
 from pytest_trainsafe.core.rank.state import keep_per_rank
 
-#: Files of the kernel, which are no data of the project.
-_KERNEL = ("/proc/", "/sys/", "/dev/")
+#: Files of the kernel, which are no data of the project, and the folder among them that may be.
+_KERNEL, _MEMORY = ("/proc/", "/sys/", "/dev/"), "/dev/shm/"
 
 _BYTECODE = f"{os.sep}__pycache__{os.sep}"
 
@@ -50,7 +50,7 @@ class Files:
 
     def __init__(self, notes: FileNotes, own: tuple[str, ...]) -> None:
         self._notes = notes
-        self._left_out = (*_KERNEL, *(f"{folder}{os.sep}" for folder in own))
+        self._own = tuple(f"{folder}{os.sep}" for folder in own)
         self._counts = functools.lru_cache(maxsize=65536)(self._is_counted)
 
     @contextlib.contextmanager
@@ -110,7 +110,9 @@ class Files:
             self._notes.written(name)
 
     def _is_counted(self, path: str) -> bool:
-        return not path.startswith(self._left_out) and is_project_path(path)
+        if path.startswith(self._own) or not is_project_path(path):
+            return False
+        return path.startswith(_MEMORY) or not path.startswith(_KERNEL)
 
 
 def _audit(event: str, arguments: tuple[object, ...]) -> None:

@@ -116,6 +116,17 @@ def test_a_file_that_does_not_exist_yet_is_noted(folder: Path) -> None:
     assert noted(folder, program).inputs() == {str(folder / "later.txt"): ""}
 
 
+def test_a_file_in_shared_memory_is_noted_and_devices_are_not(folder: Path) -> None:
+    def program() -> None:
+        with open("/dev/zero", "rb") as zeros:
+            zeros.read(1)
+        Path(name).read_text()
+
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        name = file.name
+        assert set(noted(folder, program).inputs()) == {name}
+
+
 def test_a_file_is_noted_as_it_was_before_the_program_changed_it(folder: Path) -> None:
     before = stamp(str(folder / "data.txt"))
 

@@ -14,7 +14,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from pytest_trainsafe.judges.learn.check.checker import Checker
 from pytest_trainsafe.judges.learn.columns.frame import Frame
+from pytest_trainsafe.judges.learn.events.events import Change
 from pytest_trainsafe.judges.learn.events.slips import (
     BITS,
     FACTOR,
@@ -27,10 +29,17 @@ from pytest_trainsafe.judges.learn.events.slips import (
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judges.learn.relation import OWN, Explanation
-from pytest_trainsafe.judges.learn.relations.conduct.recorded import RecordedRelation, texts_of
+from pytest_trainsafe.judges.learn.relations.conduct.recorded import (
+    RecordedRelation,
+    TextChecker,
+    texts_of,
+)
+from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 
 #: How much of a set may be taken, since two values may have one place in it.
 _TAKEN = BITS // 8
+#: In so many steps the notes of one name are judged.
+_STEPS = 2
 #: How exactly factors are equal.
 _EXACT = 1.02
 
@@ -86,6 +95,14 @@ class Noted(RecordedRelation):
         passed = about != claim["about"] or _keeps(claim, value, strict=False)
         return passed, "" if passed else f"it is {value}"
 
+    def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
+        """A listener that judges the notes of the first steps in which there is one of a name.
+
+        Runs are learned from for longer: what differs in one step of ten is equal in the first
+        steps of a few runs by chance, and would break the claim in another run.
+        """
+        return _Checker(self, watches, contexts)
+
     def explain(self, claim: Hypothesis) -> Explanation:
         """The rule in plain words."""
         about, value = claim.text("about"), claim.text("value")
@@ -112,6 +129,24 @@ class Noted(RecordedRelation):
                 "an operand, a factor or an option of an operator is at another place",
             )
         return Explanation(f"{about} is {value}", "a factor, an option or a dimension is another")
+
+
+class _Checker(TextChecker):
+    def __init__(self, relation: Noted, watches: Sequence[Watch], contexts: Contexts) -> None:
+        super().__init__(relation, watches, contexts)
+        self._by_name: dict[str, list[Watch]] = defaultdict(list)
+        for watch in watches:
+            self._by_name[watch.claim.text("about")].append(watch)
+        self._steps: dict[str, set[object]] = defaultdict(set)
+
+    def watches_for(self, text: str, change: Change) -> Iterable[Watch]:
+        about, _ = noted_in(text)
+        if about not in self._by_name:
+            return ()
+        steps = self._steps[about]
+        if len(steps) < _STEPS:
+            steps.add(change.meta.get("step"))
+        return self._by_name[about] if change.meta.get("step") in steps else ()
 
 
 def _notes(frame: Frame) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,7 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
 )
 
 #: So many rounds of each phase are looked at, so many parameters, and so many backwards of a round.
-_ROUNDS, _MANY, _OFTEN = 3, 256, 64
+_ROUNDS, _MANY, _OFTEN = 8, 256, 64
 #: The index of a layer in a name: layers that are trained alike share a note.
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
 

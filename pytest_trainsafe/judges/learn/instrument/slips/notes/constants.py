@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,14 +23,16 @@ from pytest_trainsafe.compat.autograd import (
 from pytest_trainsafe.judges.learn.events.slips import BITS, ORDER, REACH, VALUES
 
 #: The most nodes of a graph that are looked at, and how many operators deep each of them is.
-_NODES, _DEPTH = 4096, 6
+_NODES, _DEPTH = 4096, 4
+#: The operands of an operator that takes any number of them are more than these.
+_FEW = 3
 #: The most different constants of one operator.
 _VALUES = 6
 _NUMBER = "number"
 #: What says that an operator multiplies by no number.
 _USUAL = ("alpha", "1"), ("beta", "1")
 #: The fewest elements of indices and of weights that are looked at, and the most of these.
-_ELEMENTS, _WEIGHTS, _LARGEST = 8, 32, 2**16
+_ELEMENTS, _WEIGHTS, _LARGEST = 8, 32, 2**12
 #: A share of the elements that have one value often, and mostly.
 _OFTEN, _MOSTLY = 1 / 8, 3 / 8
 
@@ -82,19 +85,24 @@ def _nodes(root: Any) -> list[Any] | None:
 
 
 def _deep(nodes: Sequence[Any], own: Mapping[Any, str]) -> Mapping[Any, str]:
-    """A hash of what each node is, and of what it uses, and so on up to the depth."""
+    """A hash of what each node is, and of what it uses, and so on up to the depth.
+
+    How many of the same kind follow one another does not count, as in a stack of what a loop made.
+    """
     found = own
     for _ in range(_DEPTH):
+        below = {node: [found[each] for each, _ in node.next_functions] for node in nodes}
         found = {
             None: "-",
             **{
-                node: _hash(
-                    f"{own[node]}({','.join([found[each] for each, _ in node.next_functions])})"
-                )
-                for node in nodes
+                node: _hash(f"{own[node]}({','.join(_once(uses))})") for node, uses in below.items()
             },
         }
     return found
+
+
+def _once(uses: Sequence[str]) -> Sequence[str]:
+    return uses if len(uses) <= _FEW else [each for each, _ in itertools.groupby(uses)]
 
 
 def _of_tensors(node: Any) -> Iterator[tuple[str, str]]:

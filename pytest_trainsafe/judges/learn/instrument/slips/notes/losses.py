@@ -11,7 +11,7 @@ from pytest_trainsafe.judges.learn.instrument.slips.notes.constants import facts
 from pytest_trainsafe.judges.learn.instrument.slips.steps.graph import described
 
 #: So many rounds of each phase are looked at, and so many losses of a round.
-_ROUNDS, _LOSSES = 3, 2
+_ROUNDS, _LOSSES = 8, 2
 #: The most facts of one graph that are noted.
 _FACTS = 96
 

@@ -119,7 +119,7 @@ def numbers_saved(node: Any) -> Iterator[tuple[str, str]]:
 
     They are numbers, flags, names and tuples of them, as the dimension of a sum.
     """
-    for name in _constants_of(type(node)):
+    for name in _constants_of(type(node).__mro__):
         value = getattr(node, name, None)
         every = value if isinstance(value, tuple | list) else (value,)
         if all(isinstance(each, bool | int | float | str) for each in every):
@@ -170,8 +170,8 @@ def indices_saved(node: Any, shape: tuple[int, ...] | None) -> Iterator[tuple[in
 
 
 @functools.cache
-def _constants_of(cls: type) -> list[str]:
-    names = set(dir(cls))
+def _constants_of(classes: tuple[type, ...]) -> list[str]:
+    names = {name for each in classes for name in vars(each)}
     return sorted(
         name
         for name in names

@@ -77,12 +77,12 @@ class Noted(RecordedRelation):
             for at, (about, _) in enumerate(notes):
                 places[about].append(at)
             for about, of_name in by_name.items():
-                at = places.get(about, [])
-                if not at:
+                here = places.get(about, [])
+                if not here:
                     continue
-                records = frame.change_records(rows[at])
+                records = frame.change_records(rows[here])
                 for claim in of_name:
-                    known = [_keeps(claim, notes[each][1], strict=True) for each in at]
+                    known = [_keeps(claim, notes[each][1], strict=True) for each in here]
                     found.add(claim, records, np.array(known, bool))
 
     def prior(self, claim: Hypothesis) -> int:

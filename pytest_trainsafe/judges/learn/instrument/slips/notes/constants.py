@@ -34,7 +34,7 @@ _USUAL = ("alpha", "1"), ("beta", "1")
 #: The fewest elements of indices and of weights that are looked at, and the most of these.
 _ELEMENTS, _WEIGHTS, _LARGEST = 8, 32, 2**12
 #: A share of the elements that have one value often, and mostly.
-_OFTEN, _MOSTLY = 1 / 8, 3 / 8
+_OFTEN, _MOSTLY = 1 / 4, 1 / 2
 
 
 def facts_of(total: torch.Tensor, tensors: bool) -> list[tuple[str, str]] | None:
@@ -116,7 +116,7 @@ def _of_tensors(node: Any) -> Iterator[tuple[str, str]]:
             yield REACH, "all" if part == 1 else "half" if part >= 0.5 else "less"
     weight = weight_saved(node)
     if weight is not None and _WEIGHTS <= weight.numel() <= _LARGEST:
-        values, counts = weight.double().unique(return_counts=True)
+        values, counts = weight.double().unique(return_counts=True)  # type: ignore[no-untyped-call]
         # A choice between two or three things may follow from the first weights.
         if not ((values == 0) | (values.abs() == 1)).all():
             shares = counts / weight.numel()

@@ -1,8 +1,9 @@
 """Periodic: every variable of a kind changes at least once in every N steps, or never.
 
 The parameters of a model change in every step, if they had a gradient and the learning rate was
-not zero; running statistics do not change while a model is evaluated.  A parameter of one element
-says nothing: at the end of a schedule its update rounds away.
+not zero; running statistics do not change while a model is evaluated.  A vector says nothing: the
+gradient of a bias before a norm is made of rounding errors, and what is added to a few elements may
+round away.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ class _Checker(Checker):
             self._quiet[key] = quiet
             if variable_of(seen.last)[0] == _STATE and is_empty(seen.last.after):
                 continue
-            if key[1] == _DATA and _is_single(seen.last.after):
+            if key[1] == _DATA and _is_vector(seen.last.after):
                 continue
             for watch in self._watches[variable_of(seen.last)]:
                 self._judge(watch, seen.last, quiet)
@@ -226,20 +227,23 @@ def _moments(
             begun = ~frame.empty(changes["after"][rows])
             rows, codes, quiet = rows[begun], codes[begun], quiet[begun]
         if name[1] == _DATA:
-            several = ~_single(frame, changes["after"][rows])
-            rows, codes, quiet = rows[several], codes[several], quiet[several]
+            tables = ~_vectors(frame, changes["after"][rows])
+            rows, codes, quiet = rows[tables], codes[tables], quiet[tables]
         if len(rows):
             yield name, Records(rows, codes, features, of_calls=False), quiet
 
 
-def _is_single(value: Value) -> bool:
-    """Whether a value is a tensor of one element."""
-    return value.tensor is not None and set(value.tensor.shape) <= {1}
+def _is_vector(value: Value) -> bool:
+    """Whether a value is a tensor with less than two dimensions of several elements."""
+    return value.tensor is not None and sum(size > 1 for size in value.tensor.shape) < 2
 
 
-def _single(frame: Frame, rows: Ints) -> Bools:
-    """Which values in these rows of `Table.values` are tensors of one element."""
-    shapes = [at for at, text in enumerate(frame.table.texts) if {*text.split("x")} <= {"", "1"}]
+def _vectors(frame: Frame, rows: Ints) -> Bools:
+    """Which values in these rows of `Table.values` are such tensors."""
+    texts = enumerate(frame.table.texts)
+    shapes = [
+        at for at, text in texts if sum(size not in ("", "1") for size in text.split("x")) < 2
+    ]
     found: Bools = frame.bits(rows, IS_TENSOR) & np.isin(frame.values["shape"][rows], shapes)
     return found
 

@@ -24,12 +24,16 @@ functions.
 Needs `variable` of the node that adds to a gradient.  Without it, the leaves behind a tensor are
 not known.
 
+Needs the attributes `_saved_...` of nodes.  Without one of them, that constant of a loss's graph is
+not looked at.
+
 torch 2.10 to 2.14 have all of these names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -84,7 +88,7 @@ def softmax_dimension(node: Any) -> int | None:
     if saved is None:
         DIMENSIONS.lacks(f"{type(node).__name__}._saved_dim")
         return None
-    return saved - 2**64 if saved >= 2**63 else saved  # torch gives it without a sign
+    return _signed(saved)
 
 
 def constant_factor(node: Any) -> torch.Tensor | None:
@@ -103,6 +107,89 @@ def right_factor(node: Any) -> torch.Tensor | None:
     """The right factor of the product of matrices that a node differentiates; None if unknown."""
     factor: torch.Tensor | None = getattr(node, "_saved_mat2", None)
     return factor
+
+
+#: Numbers that nodes save and that follow from the data: sizes, places, seeds.
+_OF_DATA = ("start", "end", "index", "length", "split_size")
+_PARTS_OF_DATA = ("sym_", "size", "seed", "offset")
+
+
+def numbers_saved(node: Any) -> Iterator[tuple[str, str]]:
+    """The constants of the operator that a node differentiates, by name, but for those of data.
+
+    They are numbers, flags, names and tuples of them, as the dimension of a sum.
+    """
+    for name in _constants_of(type(node).__mro__):
+        value = getattr(node, name, None)
+        every = value if isinstance(value, tuple | list) else (value,)
+        if all(isinstance(each, bool | int | float | str) for each in every):
+            yield name.removeprefix("_saved_"), ",".join(map(_text_of, every))
+
+
+def number_saved(node: Any) -> float | None:
+    """The number of the program by which an operator multiplies or divides; None if unknown.
+
+    torch keeps a number of Python as a tensor of another dtype than that of the result.  A tensor
+    that the program has computed may have any value, so it is no such number.
+    """
+    if type(node).__name__ not in ("MulBackward0", "DivBackward0"):
+        return None
+    saved = getattr(node, "_saved_other", None)
+    if not isinstance(saved, torch.Tensor) or saved.dim() or saved.requires_grad:
+        return None
+    made = getattr(node, "_input_metadata", None)
+    if not made or saved.dtype is made[0].dtype:
+        return None
+    return float(saved) if saved.dtype in (torch.float64, torch.int64) else None
+
+
+def weight_saved(node: Any) -> torch.Tensor | None:
+    """The tensor without a gradient by which an operator weights another; None if unknown."""
+    if type(node).__name__ not in ("MulBackward0", "DivBackward0"):
+        return None
+    saved = constant_factor(node)
+    plain = saved is not None and type(saved) is torch.Tensor and saved.is_floating_point()
+    return saved if plain and saved.layout is torch.strided else None  # type: ignore[union-attr]
+
+
+def indices_saved(node: Any, shape: tuple[int, ...] | None) -> Iterator[tuple[int, torch.Tensor]]:
+    """The numbers of rows that a node keeps, each with how many rows there are.
+
+    `shape` is that of the result, whose rows are numbered where the operator adds to them.
+    """
+    name = type(node).__name__.partition("Backward")[0]
+    if name == "Index":
+        sizes = getattr(node, "_saved_self_sym_sizes", ())
+        for size, each in zip(sizes, getattr(node, "_saved_indices", ()), strict=False):
+            if isinstance(each, torch.Tensor) and each.dtype is torch.int64:
+                yield int(size), each
+    elif name in ("IndexAdd", "ScatterAdd") and shape is not None:
+        each, dim = getattr(node, "_saved_index", None), getattr(node, "_saved_dim", None)
+        if isinstance(each, torch.Tensor) and isinstance(dim, int):
+            yield shape[_signed(dim)], each
+
+
+@functools.cache
+def _constants_of(classes: tuple[type, ...]) -> list[str]:
+    names = {name for each in classes for name in vars(each)}
+    return sorted(
+        name
+        for name in names
+        if name.startswith("_saved_")
+        and f"_raw{name}" not in names  # a tensor
+        and name.removeprefix("_saved_") not in _OF_DATA
+        and not any(part in name for part in _PARTS_OF_DATA)
+    )
+
+
+def _text_of(value: bool | int | float | str) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(_signed(value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number  # torch gives it without a sign
 
 
 def running_node() -> int | None:

@@ -31,6 +31,7 @@ BUILT_IN = (
     f"{_FOLDER}.conduct.context:Context",
     f"{_FOLDER}.conduct.slip:Slip",
     f"{_FOLDER}.conduct.graph:Graph",
+    f"{_FOLDER}.conduct.noted:Noted",
 )
 
 #: The attributes that a relation must have.

@@ -14,7 +14,7 @@ from pytest_trainsafe.judges.learn.columns.frame import Frame
 from pytest_trainsafe.judges.learn.events.table import Table
 from pytest_trainsafe.judges.learn.evidence import Evidence
 from pytest_trainsafe.judges.learn.invariant import hypothesis
-from tests.support.learn.observed_programs import RULES
+from tests.support.learn.observed_programs import RULES, checked, learned, partial, said
 from tests.support.learn.observing import Kept
 
 
@@ -48,6 +48,23 @@ def test_when_a_loss_is_the_best_so_far_has_no_period() -> None:
     said = proposed(trained(), "periodic")
     assert any("last_epoch of every scheduler" in each for each in said)
     assert not [each for each in said if each.startswith(("best of", "num_bad_epochs of"))]
+
+
+def test_a_vector_may_keep_its_value() -> None:
+    def still(name: str = "") -> None:
+        model = nn.Linear(3, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(6):
+            optimizer.zero_grad()
+            model(torch.ones(2, 3)).square().mean().backward()
+            if name and step == 4:
+                getattr(model, name).grad.mul_(1e-12)
+            optimizer.step()
+
+    rules = learned(still, "periodic")
+    for name, broken in (("weight", True), ("bias", False)):
+        found = checked(partial(still, name=name), rules)
+        assert any("data of every" in each for each in said(found)) == broken
 
 
 def test_what_a_collective_is_given_to_write_to_is_not_read(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -105,6 +107,33 @@ def test_a_parameter_that_thaws_while_training_has_no_rule() -> None:
     names = [each.claim["object"] for each in learned(thawing, "setup")]
     assert "model.head.weight" in names
     assert "model.body.weight" not in names
+
+
+def two_phases(fault: str = "") -> None:
+    """An encoder that is trained first, and then a new head with it."""
+    body = nn.Linear(4, 4)
+    loop(body, torch.optim.SGD(body.parameters(), lr=0.1), steps=2)
+    gc.collect()  # the optimizer that counts the steps is the next one now
+    body.requires_grad_(False)
+    model = nn.Sequential()
+    model.body = body
+    model.head = nn.Linear(4, 4)
+    if fault:
+        model.head.requires_grad_(False)
+        model.other = nn.Linear(4, 4)
+        if fault == "replaced":
+            del model.head
+    trained = [each for each in model.parameters() if each.requires_grad]
+    loop(model, torch.optim.SGD(trained, lr=0.1))
+
+
+@pytest.mark.parametrize(("fault", "step"), [("", None), ("frozen", 2), ("replaced", 2)])
+def test_a_layer_of_a_second_phase_has_a_rule(fault: str, step: int | None) -> None:
+    rules = learned(two_phases, "setup")
+    found = checked(partial(two_phases, fault=fault), rules)
+    about = [each for each in found.violations if "head" in str(each.invariant.claim["object"])]
+    assert {each.step for each in about[:1]} == ({step} - {None})
+    assert bool(fault) == bool(found.violations)
 
 
 def plain(model: nn.Module) -> None:

@@ -24,6 +24,15 @@ TRAINING, SLIP = "training", "slip"
 #: The attribute of the same object that describes the graph of a loss.
 GRAPH = "graph"
 
+#: The attribute of the same object that has what other runs of the program are compared by: a name
+#: and what it is (`noted`).
+NOTED = "noted"
+#: How such names begin: digests of the operators of a loss in their order; the factor by which a
+#: loop changes a gradient between the backward and the step; how far indices go in what they
+#: number; and two sets of `BITS` bits, of the frequent values of a weight and the most frequent.
+ORDER, FACTOR, REACH, VALUES = "order", "factor of the gradient", "reach", "values"
+BITS = 256
+
 #: The attributes by which ranks are compared, each recorded once in a round: hashes of its batch
 #: and of some examples of that, the settings of the sampler that gave it, what ranks sum, what they
 #: declare to be replicated, the factor by which gradients were scaled before the step; and hashes
@@ -37,7 +46,7 @@ COMPARED = (
 )
 
 #: Attributes that are texts about the training and no values of it.
-TEXTS = (SETUP, SLIP, GRAPH, *COMPARED)
+TEXTS = (SETUP, SLIP, GRAPH, NOTED, *COMPARED)
 
 
 #: Every slip that may be reported, by name.
@@ -57,6 +66,17 @@ def slip_change(text: str, meta: Mapping[str, Plain], by: Call | None = None) ->
     before = Value("str", "") if text else None
     value = Value("str", text)
     return Change(TRAINING, TRAINING, SLIP, value, meta, before, by, changed=bool(text))
+
+
+def noted(name: str, value: str) -> str:
+    """The value of `NOTED`: a name, and what it is."""
+    return f"{name}: {value}"
+
+
+def noted_in(text: str) -> tuple[str, str]:
+    """The name and the value in a text that `noted` made."""
+    name, _, value = text.partition(": ")
+    return name, value
 
 
 def text_change(name: str, text: str, meta: Mapping[str, Plain], by: Call | None) -> Change:

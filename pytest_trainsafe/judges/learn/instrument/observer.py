@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 import weakref
@@ -17,7 +16,7 @@ from pytest_trainsafe.compat.compiler import compiles, skipped
 from pytest_trainsafe.compat.modules import own_buffers
 from pytest_trainsafe.core.code_files import project_line
 from pytest_trainsafe.judges.learn.events.events import Call, Change, Listener, Plain, Value
-from pytest_trainsafe.judges.learn.events.slips import GRAPH, slip_change, slip_text, text_change
+from pytest_trainsafe.judges.learn.events.slips import slip_change, slip_text, text_change
 from pytest_trainsafe.judges.learn.instrument.binding import Binder
 from pytest_trainsafe.judges.learn.instrument.describe import Describer, cut
 from pytest_trainsafe.judges.learn.instrument.facts import Objects
@@ -107,8 +106,7 @@ class Observer:
         self.variables = Variables(objects, self.describer, wanted)
         #: The line of the project at which each slip was first noticed, by the slip's text.
         self.places: dict[str, str] = {}
-        draw = functools.partial(self._text, GRAPH)
-        self._slips = watched(wanted, self._slip, draw, self._text, self.variables, objects)
+        self._slips = watched(wanted, self._slip, self._text, self.variables, objects)
         #: The ids of the modules whose calls were seen.  Others may run only in compiled code.
         self.called: set[int] = set()
         self._modes = Modes()

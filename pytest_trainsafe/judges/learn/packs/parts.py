@@ -15,8 +15,9 @@ from pytest_trainsafe.judges.learn.relation import CHOICE, Relation
 
 #: The most rules that a reviewer is asked to read.
 LISTED = 60
-#: The relation whose rules every program of torch should keep.
-_KNOWN = "slip"
+#: The relation whose rules every program of torch should keep, and the one that says who trains
+#: what by name.
+_KNOWN, _WHO = "slip", "setup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def parts_of(invariants: Sequence[Invariant], relations: Mapping[str, Relation])
     habits: list[Invariant] = []
     for each in sorted(invariants, key=lambda each: _telling(each, relations)):
         relation = relations[each.claim.relation]
-        if relation.named:
+        if each.claim.relation == _WHO:
             named.append(each)
         elif each.claim.relation == _KNOWN:
             known.append(each)

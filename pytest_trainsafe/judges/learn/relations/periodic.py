@@ -1,7 +1,9 @@
 """Periodic: every variable of a kind changes at least once in every N steps, or never.
 
 The parameters of a model change in every step, if they had a gradient and the learning rate was
-not zero; running statistics do not change while a model is evaluated.
+not zero; running statistics do not change while a model is evaluated.  A vector says nothing: the
+gradient of a bias before a norm is made of rounding errors, and what is added to a few elements may
+round away.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ import numpy as np
 from pytest_trainsafe.judges.learn.check.checker import Checker, by_variable, variable_of
 from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints, Records, combine
 from pytest_trainsafe.judges.learn.conditions import Feature, Features
-from pytest_trainsafe.judges.learn.events.events import Change
+from pytest_trainsafe.judges.learn.events.events import Change, Value
 from pytest_trainsafe.judges.learn.events.slips import TEXTS
-from pytest_trainsafe.judges.learn.events.table import NONE
+from pytest_trainsafe.judges.learn.events.table import IS_TENSOR, NONE
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.features import is_empty, number_of
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
@@ -28,6 +30,7 @@ from pytest_trainsafe.judges.learn.watch import Contexts, Watch
 _LONGEST = 8
 _LEAST = 0.05
 _RATE = "optimizer.param_groups", "lr"
+_DATA = "data"
 #: What an optimizer keeps of gradients.  While that is zero, there is nothing that could change: no
 #: gradient has come yet, as to an expert that no example has chosen.
 _STATE = "optimizer.state"
@@ -172,6 +175,8 @@ class _Checker(Checker):
             self._quiet[key] = quiet
             if variable_of(seen.last)[0] == _STATE and is_empty(seen.last.after):
                 continue
+            if key[1] == _DATA and _is_vector(seen.last.after):
+                continue
             for watch in self._watches[variable_of(seen.last)]:
                 self._judge(watch, seen.last, quiet)
         self._now, self._graded, self._zero_rate = {}, set(), False
@@ -221,8 +226,26 @@ def _moments(
         if name[0] == _STATE:
             begun = ~frame.empty(changes["after"][rows])
             rows, codes, quiet = rows[begun], codes[begun], quiet[begun]
+        if name[1] == _DATA:
+            tables = ~_vectors(frame, changes["after"][rows])
+            rows, codes, quiet = rows[tables], codes[tables], quiet[tables]
         if len(rows):
             yield name, Records(rows, codes, features, of_calls=False), quiet
+
+
+def _is_vector(value: Value) -> bool:
+    """Whether a value is a tensor with less than two dimensions of several elements."""
+    return value.tensor is not None and sum(size > 1 for size in value.tensor.shape) < 2
+
+
+def _vectors(frame: Frame, rows: Ints) -> Bools:
+    """Which values in these rows of `Table.values` are such tensors."""
+    texts = enumerate(frame.table.texts)
+    shapes = [
+        at for at, text in texts if sum(size not in ("", "1") for size in text.split("x")) < 2
+    ]
+    found: Bools = frame.bits(rows, IS_TENSOR) & np.isin(frame.values["shape"][rows], shapes)
+    return found
 
 
 def _quiet(objects: Ints, changed: Bools) -> Ints:

@@ -20,7 +20,7 @@ from pytest_trainsafe.judges.learn.columns.light import light_change
 from pytest_trainsafe.judges.learn.columns.setups import setups
 from pytest_trainsafe.judges.learn.events.events import Call, Change, Plain
 from pytest_trainsafe.judges.learn.events.mode_text import modes_in
-from pytest_trainsafe.judges.learn.events.setup_text import SETUP
+from pytest_trainsafe.judges.learn.events.setup_text import SETUP, optimizers_in
 from pytest_trainsafe.judges.learn.events.table import NONE, value_at
 from pytest_trainsafe.judges.learn.evidence import Examples
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
@@ -58,15 +58,15 @@ class Setup(RelationBase):
         """Proposes what each parameter has after the last step, and all settings and modes."""
         for frame in frames:
             every = [change for change in setups(frame)[1] if _in_model(change)]
-            began: dict[str, object] = {}
+            began: dict[object, object] = {}
             for change in every:
-                for name in (change.object, _root(change.object)):
-                    began.setdefault(name, change.meta.get("step"))
+                for part in (change.object, *_parts_of(change)):
+                    began.setdefault(part, change.meta.get("step"))
             # A parameter that is made later, as an adapter, is not missing before.
             last = {
                 change.object: change
                 for change in every
-                if began[change.object] == began[_root(change.object)]
+                if began[change.object] == began[_parts_of(change)[-1]]
             }
             alike: dict[str, list[Change]] = defaultdict(list)
             for change in last.values():
@@ -90,7 +90,9 @@ class Setup(RelationBase):
     ) -> None:
         """Adds an example for each parameter and group, or for each model that ran, in each step.
 
-        If the model has no parameter of the name of a claim, the claim fails in each step.
+        If the model has no parameter of the name of a claim, the claim fails in each step from that
+        on in which the optimizer of the claim holds others of its parameters: one that is made
+        later, as an adapter, is not missing before.
         """
         for frame in frames:
             states = _States(frame)
@@ -169,9 +171,10 @@ class _Checker(Checker):
                 self._settings[key].append(watch)
             elif watch.claim["form"] == "mode":
                 self._modes[watch.claim.text("object")].append(watch)
-        #: The set-up of each parameter, under its name and its pattern; the first of each model.
+        #: The set-up of each parameter, under its name and its pattern; the first of each model and
+        #: each optimizer that holds some of it.
         self._known: dict[str, dict[str, Change]] = defaultdict(dict)
-        self._first: dict[str, Change] = {}
+        self._first: dict[tuple[str, str], Change] = {}
         self._now: dict[tuple[str, str], Change] = {}
 
     def reads_calls(self, api: str) -> bool:
@@ -183,7 +186,8 @@ class _Checker(Checker):
     def changed(self, change: Change) -> None:
         if change.attribute == SETUP:
             if _in_model(change):
-                self._first.setdefault(_root(change.object), change)
+                for key in _parts_of(change):
+                    self._first.setdefault(key, change)
                 for name in {change.object, _pattern(change.object)}:
                     self._known[name][change.object] = change
         elif variable_of(change)[0] == _GROUPS:
@@ -195,7 +199,7 @@ class _Checker(Checker):
         for watch in self._parameters:
             name, value = watch.claim.text("object"), watch.claim["value"]
             changes = self._known.get(name)
-            first = self._first.get(_root(name))
+            first = self._first.get(_owner(name, value))
             if changes:
                 for change in changes.values():
                     passed = change.after.plain == value
@@ -232,10 +236,11 @@ class _States:
         self._records = frame.change_records(self._rows)
         self._intervals = frame.interval_of_change[self._rows]
         self._steps = len(frame.steps["position"])
-        self._first: dict[str, int] = {}
+        self._first: dict[tuple[str, str], int] = {}
         self._named: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for index, change in enumerate(self._changes):
-            self._first.setdefault(_root(change.object), index)
+            for key in _parts_of(change):
+                self._first.setdefault(key, index)
             for name in {change.object, _pattern(change.object)}:
                 self._named[name][change.object].append(index)
 
@@ -245,7 +250,7 @@ class _States:
         for indexes in self._named[name].values() if name in self._named else ():
             passed = [self._changes[index].after.plain == value for index in indexes]
             self._add(claim, np.array(indexes), np.array(passed, bool), found)
-        first = self._first.get(_root(name))
+        first = self._first.get(_owner(name, value))
         if name not in self._named and first is not None:
             self._add(claim, np.array([first]), np.zeros(1, bool), found)
 
@@ -316,6 +321,17 @@ def _claim(form: str, name: str, value: Plain) -> Hypothesis:
 def _in_model(change: Change) -> bool:
     """Whether a parameter belongs to a model: others are renamed when their model is found."""
     return _root(change.object).rstrip("0123456789") == "model"
+
+
+def _parts_of(change: Change) -> list[tuple[str, str]]:
+    """The model of a parameter, alone and with each optimizer that holds the parameter."""
+    optimizers = optimizers_in(str(change.after.plain))
+    return [(_root(change.object), each) for each in ("", *optimizers)]
+
+
+def _owner(name: str, value: object) -> tuple[str, str]:
+    """The model of a parameter with the last optimizer that its set-up names, "" for none."""
+    return _root(name), ["", *optimizers_in(str(value))][-1]
 
 
 def _root(name: str) -> str:

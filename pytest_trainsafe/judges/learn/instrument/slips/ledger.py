@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pytest_trainsafe.judges.learn.events.events import TensorFacts
-from pytest_trainsafe.judges.learn.events.slips import COMPARED, GRAPH, SLIP, TRAINING
+from pytest_trainsafe.judges.learn.events.slips import COMPARED, GRAPH, NOTED, SLIP, TRAINING
 from pytest_trainsafe.judges.learn.instrument.facts import Objects
 from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Target
 from pytest_trainsafe.judges.learn.instrument.patching.selection import Wanted
@@ -38,6 +38,8 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     Watcher,
     kind_of,
 )
+from pytest_trainsafe.judges.learn.instrument.slips.notes.changes import Changes
+from pytest_trainsafe.judges.learn.instrument.slips.notes.losses import LossGraphs
 from pytest_trainsafe.judges.learn.instrument.slips.objects.attributes import Attributes
 from pytest_trainsafe.judges.learn.instrument.slips.objects.settings import Settings
 from pytest_trainsafe.judges.learn.instrument.slips.objects.starts import Starts
@@ -68,7 +70,7 @@ class Ledger:
     """Watches the calls of a process.
 
     `tell` is called with the name of each slip, and with what happened, at most once in a round for
-    each slip.  `models`, `digest`, `weights`, `graph` and `shared` are those of `moments.Training`.
+    each slip.  The other arguments are those of `moments.Training`.
     """
 
     def __init__(
@@ -77,11 +79,12 @@ class Ledger:
         models: Callable[[], Iterator[tuple[str, nn.Module]]],
         digest: Callable[[torch.Tensor, bool], int],
         weights: Callable[[], Iterator[tuple[str, torch.Tensor, TensorFacts]]],
-        graph: Callable[[str], None] | None = None,
+        graph: Callable[[str, str], None] | None = None,
         shared: Callable[[str, str], None] | None = None,
+        note: Callable[[str, str], None] | None = None,
     ) -> None:
         self._tell = tell
-        self._training = Training(self._slip, models, digest, weights, graph, shared)
+        self._training = Training(self._slip, models, digest, weights, graph, shared, note)
         self._told: dict[str, int] = {}
         gradients, influence = Gradients(self._training), Influence(self._training)
         # The others read what it notes.
@@ -91,6 +94,7 @@ class Ledger:
             *(Criteria, Stored, Penalties, Starts, Settings, Attributes, TogetherInTraining),
             *(Updates, Lives, Roots, Masks, Reach, Parts, Resumed, Shared),
             *(Products, Revived, Carried, Ends, Summed, Held, Divided),
+            *(LossGraphs, Changes),
         )
         tokens = Tokens(self._training, influence)
         self._watchers: list[Watcher] = [examples, gradients, tokens, influence]
@@ -159,25 +163,25 @@ class Ledger:
 def watched(
     wanted: Wanted,
     slip: Callable[[str, str], None],
-    graph: Callable[[str], None],
-    shared: Callable[[str, str], None],
+    text: Callable[[str, str], None],
     variables: Variables,
     objects: Objects,
 ) -> Ledger | None:
     """The Ledger of an observation; None if nothing of what it says is to be recorded."""
-    draws, compares, slips = (
+    draws, compares, notes, slips = (
         any(wanted.takes(TRAINING, TRAINING, name) for name in names)
-        for names in ((GRAPH,), COMPARED, (SLIP,))
+        for names in ((GRAPH,), COMPARED, (NOTED,), (SLIP,))
     )
-    if not (draws or compares or slips):
+    if not (draws or compares or notes or slips):
         return None
     return Ledger(
         slip,
         variables.models,
         lambda each, exact: objects.tensor(each, exact)[0].digest,
         variables.weights,
-        graph if draws else None,
-        shared if compares else None,
+        text if draws else None,
+        text if compares else None,
+        text if notes else None,
     )
 
 

@@ -150,8 +150,9 @@ class Training:
     those that have stepped.  `models` yields
     the followed models, with their names.  `digest` is a hash of a tensor's content, which is read
     again if the second argument is true.  `weights` yields each parameter whose content is
-    recorded, with its name and its facts.  `graph` records the description of a loss's graph, and
-    `shared` a text under a name by which ranks are compared; they are None if nobody asks for that.
+    recorded, with its name and its facts.  Three functions record a text under the name of an
+    attribute: `graph` the description of a loss's graph, `shared` what ranks are compared by, and
+    `note` what runs are; they are None if nobody asks for that.
     `examples` has hashes of this round's examples, in the first rounds of a training.
     """
 
@@ -159,8 +160,9 @@ class Training:
     models: Callable[[], Iterator[tuple[str, nn.Module]]]
     digest: Callable[[torch.Tensor, bool], int]
     weights: Callable[[], Iterator[tuple[str, torch.Tensor, TensorFacts]]]
-    graph: Callable[[str], None] | None = None
+    graph: Callable[[str, str], None] | None = None
     shared: Callable[[str, str], None] | None = None
+    note: Callable[[str, str], None] | None = None
     rounds: int = 0
     began: int = 0
     phases: int = 0

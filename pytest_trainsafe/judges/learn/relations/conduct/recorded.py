@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -41,17 +41,19 @@ class RecordedRelation(RelationBase):
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
         """A listener that judges each text."""
-        return _Checker(self, watches, contexts)
+        return TextChecker(self, watches, contexts)
 
 
-class _Checker(Checker):
+class TextChecker(Checker):
+    """Judges each text of the relation's attribute."""
+
     def __init__(
         self, relation: RecordedRelation, watches: Sequence[Watch], contexts: Contexts
     ) -> None:
         super().__init__(contexts)
         self._judge = relation.judge
         self._name = TRAINING, relation.attribute
-        self._watches = watches
+        self.watches = watches
 
     def reads_calls(self, api: str) -> bool:
         return False
@@ -66,9 +68,13 @@ class _Checker(Checker):
         if variable_of(change) != self._name:
             return
         text = str(change.after.plain)
-        for watch in self._watches:
+        for watch in self.watches_for(text, change):
             passed, detail = self._judge(text, watch.claim)
             watch.example(lambda: self.of_change(change), passed, change, detail)
+
+    def watches_for(self, text: str, change: Change) -> Iterable[Watch]:
+        """The invariants that a text is judged by."""
+        return self.watches
 
 
 def texts_of(frame: Frame, attribute: str) -> tuple[Ints, list[str]]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pytest_trainsafe.judges.learn.events.slips import GRAPH
 from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     Moment,
     Training,
@@ -85,7 +86,7 @@ class Roots(Watcher):
         text = described(total) if self.training.graph is not None and total.grad_fn else ""
         if text and self.training.graph is not None:
             self._drawn.add(self.training.rounds)
-            self.training.graph(text)
+            self.training.graph(GRAPH, text)
 
     def _unused(self) -> None:
         waiting, self._waiting = self._waiting, {}

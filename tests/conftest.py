@@ -88,14 +88,16 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _torch_stays() -> Iterator[None]:
-    """Keep torch's modules after inner runs of pytest, which forget what they imported.
+    """Keep torch's and NumPy's modules after inner runs of pytest, which forget what they imported.
 
-    torch registers operators when it is imported, and a second time is an error or a crash.
+    Both may be imported once in a process: a second time is an error or a crash.
     """
     restore = SysModulesSnapshot.restore
 
     def keeping(self: SysModulesSnapshot) -> None:
-        kept = {name: each for name, each in sys.modules.items() if f"{name}.".startswith("torch.")}
+        kept = {
+            n: each for n, each in sys.modules.items() if f"{n}.".startswith(("torch.", "numpy."))
+        }
         restore(self)
         sys.modules.update(kept)
 

@@ -13,7 +13,7 @@ from pytest_trainsafe.launch import GroupFailure
 
 #: Traces that the replaced judge does not read.
 TRACES: Any = None
-#: The judge by its module, since a name would be looked up in modules that inner runs have imported.
+#: The judge by its module: a name would be looked up in modules that inner runs have imported.
 JUDGE = judge, "judge_determinism"
 
 

@@ -35,19 +35,14 @@ _BRACKETS: dict[type, tuple[str, str]] = {
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'tp'?` if a word in `known` is similar to `word`, else an empty string."""
-    close = close_to(word, known)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def close_to(word: str, known: Iterable[str]) -> list[str]:
-    """The words in `known` that are similar to `word`, at first the most similar."""
     if len(word) > _LONGEST_NAME:
-        return []
+        return ""
     import difflib  # only needed for an error
 
     words = list(known)
     close = difflib.get_close_matches(word, words, n=1, cutoff=0.7)
-    return close + [each for each in words if sorted(each) == sorted(word)]  # "pt" for "tp"
+    close += [each for each in words if sorted(each) == sorted(word)]  # "pt" for "tp"
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def listing(words: Iterable[str]) -> str:

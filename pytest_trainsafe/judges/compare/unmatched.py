@@ -1,7 +1,7 @@
 """Finds annotations whose pattern matches nothing in the candidate's model.
 
 Such a pattern is often a misspelling.  What it was meant for then has no annotation, and the report
-names it beside the pattern, not as something that is missing as well.
+names it beside the pattern.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_trainsafe.annotations.lines import place_of
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.core.usage import close_to, nearest
+from pytest_trainsafe.core.usage import nearest
 from pytest_trainsafe.trace.facts import Annotations
 from pytest_trainsafe.trace.reader import Trace
 
@@ -38,17 +38,6 @@ def unmatched(candidate: Trace) -> Iterator[Finding]:
         yield Finding(
             verdict="fail", judge="align", check="annotation", message=message, source=place
         )
-
-
-def meant(candidate: Trace) -> set[tuple[str, str]]:
-    """The section and the name of everything that a misspelled annotation was meant for."""
-    found = set()
-    for entry in _entries(candidate):
-        section, _, pattern = entry.partition(": ")
-        known = _spelled(candidate, entry, annotated=False)
-        for spelling in close_to(pattern, known)[:1]:
-            found |= {(section, name) for name in known[spelling]}
-    return found
 
 
 def line_of_entry(candidate: Trace, entry: str) -> str | None:

@@ -45,7 +45,6 @@ from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.errors import finite, norm
 from pytest_trainsafe.judges.compare.tensors.tensor import judge_tensor
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import FEW
-from pytest_trainsafe.judges.compare.unmatched import meant
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.trace.facts import Annotations
 from pytest_trainsafe.trace.reader import Trace
@@ -79,10 +78,10 @@ def propose(
 ) -> Proposal | None:
     """Find the missing layouts of a failed comparison.
 
-    Returns None if no layout is missing but those of misspelled annotations (`unmatched.meant`), or
-    if some tensors could not be judged because their values were not recorded.  `again` is called
-    if tensors still fail with the proposed layouts: it measures rounding with more samples of noise
-    and compares again, because the failures may be due to too few samples.
+    Returns None if no layout is missing, or if some tensors could not be judged because their
+    values were not recorded.  `again` is called if tensors still fail with the proposed layouts: it
+    measures rounding with more samples of noise and compares again, because the failures may be due
+    to too few samples.
     """
     if comparison.suspects:
         return None
@@ -134,12 +133,7 @@ def propose(
             or is_among(need, outputs)
             or (need.section == "parameters" and need.name in reduced)
         ]
-    withheld = len(needs) - len(kept)
-    misspelled = meant(rung.candidate)
-    kept = [need for need in kept if (need.section, need.name) not in misspelled]
-    shaped = [n for n in _shaped(rung, first) if (n.section, n.name) not in misspelled]
-    if misspelled and not (kept or shaped or withheld or unexplained or averaged):
-        return None
+    shaped = _shaped(rung, first)
     if shaped or averaged is not None:
         unexplained = ""  # the values are those of other elements, or a proposal fits
     candidate = rung.candidate
@@ -161,7 +155,7 @@ def propose(
         whole,
         len(kept) + (averaged.tensors if averaged is not None else 0),
         left,
-        withheld,
+        len(needs) - len(kept),
         unexplained,
         used.file,
         averaged,

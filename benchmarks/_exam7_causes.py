@@ -6,20 +6,10 @@ the judge.  They are searched for without regard to case.
 
 from __future__ import annotations
 
-#: That something differs between ranks, in either order of the words.
-_APART = (
-    r"\b(ranks?|replicas?|processes|shards?)\b.*(differ|diverg|apart|unequal|not equal|in sync)",
-    r"(differ|diverg|apart|unequal|not equal|drift|in sync).*\b(ranks?|replicas?|processes)\b",
-    r"(same|equal|identical|agree).*\b(ranks?|replicas?|processes)\b",
-)
-#: That gradients are not combined over ranks as they should be.
-_REDUCED = (
-    r"grad.*(all_?reduce|reduc|averag|synchroni|summed|divided)",
-    r"(all_?reduce|reduc|averag|synchroni|summed|divided).*grad",
-)
+from _exam_phrases import APART, REDUCED
 
 PATTERNS: dict[str, list[str]] = {
-    "harbour_experts": [r"expert", *_REDUCED, r"grad.*(scal|world.?size|times)"],
+    "harbour_experts": [r"expert", *REDUCED, r"grad.*(scal|world.?size|times)"],
     "folded_scrolls": [
         r"labels?\b",
         r"targets?\b",
@@ -33,8 +23,8 @@ PATTERNS: dict[str, list[str]] = {
         r"\bwords\b",
         r"\btied\b|\btying\b|shared",
         r"embedding",
-        *_REDUCED,
-        *_APART,
+        *REDUCED,
+        *APART,
     ],
     "kiln_readings": [
         r"dropout",
@@ -42,15 +32,15 @@ PATTERNS: dict[str, list[str]] = {
         r"seed",
         r"generator",
         r"masks?\b",
-        *_APART,
+        *APART,
     ],
     "plankton_fsdp": [
         r"mesh",
         r"replicat",
         r"reduce_scatter|all_?reduce",
         r"fully_shard|fsdp",
-        *_REDUCED,
-        *_APART,
+        *REDUCED,
+        *APART,
     ],
     "orchard_yield": [
         r"load_state_dict",
@@ -58,7 +48,7 @@ PATTERNS: dict[str, list[str]] = {
         r"deepcopy",
         r"\bbest\b",
         r"\b(score|metric|validation)\b.*(rank|reduc|averag|own)",
-        *_APART,
+        *APART,
     ],
     "gull_tracks": [
         r"DataLoader",
@@ -67,7 +57,7 @@ PATTERNS: dict[str, list[str]] = {
         r"get_worker_info|num_replicas",
         r"(batch|data|inputs?|examples?|rows?|samples?).*(repeat|same|overlap|distinct|differ|equal)",
         r"duplicat",
-        *_APART,
+        *APART,
     ],
     "tram_noise": [
         r"scaler",
@@ -75,7 +65,7 @@ PATTERNS: dict[str, list[str]] = {
         r"overflow|\binf(inite|inity)?\b|non.?finite",
         r"\bscale\b",
         r"skip.*step|step.*skip",
-        *_APART,
+        *APART,
     ],
     "ridge_depths": [
         r"\blr\b",

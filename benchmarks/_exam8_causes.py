@@ -1,22 +1,12 @@
 """What a message must mention to name the true cause of a case of the eighth set of the exam.
 
-The writer of the set wrote these patterns before the set was counted, and had not seen a message of
-the judge.  They are searched for without regard to case.
+The writer of the set wrote these patterns before the set was counted, and had seen no messages of
+the judge but the fragments in `_exam_causes.py`.  They are searched for without regard to case.
 """
 
 from __future__ import annotations
 
-#: That something differs between ranks, in either order of the words.
-_APART = (
-    r"\b(ranks?|replicas?|processes|shards?)\b.*(differ|diverg|apart|unequal|not equal|in sync)",
-    r"(differ|diverg|apart|unequal|not equal|drift|in sync).*\b(ranks?|replicas?|processes)\b",
-    r"(same|equal|identical|agree).*\b(ranks?|replicas?|processes)\b",
-)
-#: That gradients are not combined over ranks as they should be.
-_REDUCED = (
-    r"grad.*(all_?reduce|reduc|averag|synchroni|summed|divided)",
-    r"(all_?reduce|reduc|averag|synchroni|summed|divided).*grad",
-)
+from _exam_phrases import APART
 
 PATTERNS: dict[str, list[str]] = {
     "weir_flow": [
@@ -65,7 +55,7 @@ PATTERNS: dict[str, list[str]] = {
         r"\bwork\b",
         r"buffer",
         r"expert|router|routing",
-        *_APART,
+        *APART,
     ],
     "riddle_endings": [
         r"\bpad(s|ded|ding)?\b",

@@ -42,19 +42,18 @@ class Settings(NamedTuple):  # every start of pytest makes this class, so no dat
     `shard` is the number of this run's shard and the count of shards, None to run all tests;
     `from_plan` is the path of the plan that divides the tests into shards, "" to divide them by
     their number of ranks.  `github` says when the reports for GitHub Actions are written, one of
-    GITHUB.  `rng` says whether ranks record their random draws in the RNG ledger.  `packs`
-    names the packs of invariants that candidates must satisfy, `suite_packs` those of them that
-    the whole run has and not this test's marker, of which nothing fails a test with
-    `packs_report`, and `learn` the pack that this run learns, "" for none; `root` is pytest's
-    root directory, whose folder `invariants` has the project's packs, and `started` the folder in
-    which pytest was started.  `replay` is None, or the
-    folder of a trace whose Run is replayed from a checkpoint, with the step that failed (None
-    to find it).  `debug` is the number of the rank that gets the terminal at a `breakpoint()`,
-    None for none.  `profile` is the name of the profile that is used, "" for none; its values
-    are in the other fields.  `adapters`, `judges` and `relations` are the import paths of the
-    project's own framework adapters, judges and
-    relations, and `launchers` the names of its own launchers, each with the import path of its
-    factory.  `rungs` are the names of its own rungs.
+    GITHUB.  `rng` says whether ranks record their random draws in the RNG ledger.  `packs` names
+    the packs of invariants that candidates must satisfy, `suite_packs` those of them that the whole
+    run has and not this test's marker, of which nothing fails a test with `packs_report`, and
+    `learn` the pack that this run learns, "" for none; `root` is pytest's root directory, whose
+    folder `invariants` has the project's packs, and `started` the folder in which pytest was
+    started.  `replay` is None, or the folder of a trace whose Run is replayed from a checkpoint,
+    with the step that failed (None to find it).  `debug` is the number of the rank that gets the
+    terminal at a `breakpoint()`, None for none.  `profile` is the name of the profile that is used,
+    "" for none; its values are in the other fields.  `adapters`, `judges` and `relations` are the
+    import paths of the project's own framework adapters, judges and relations, and `launchers` the
+    names of its own launchers, each with the import path of its factory.  `rungs` are the names of
+    its own rungs.
     """
 
     sweep: SweepWords = ()

@@ -41,7 +41,7 @@ def fuzz_message(
     """The report of one failure of a fuzz test.
 
     `examples` is the number of Points that had been run when it occurred, and `failure` the report
-    of the smallest failing Point.  `rerun` says how it is run again, and `rows` are further
+    of the smallest failing Point.  `rerun` says how the test is run again, and `rows` are further
     labels and texts.
     """
     point = interaction.point

@@ -42,8 +42,8 @@ class RequestedRuns:
     def start(self, spec: RunSpec) -> Future[Run]:
         """Launches a Run unless it has finished or is in progress; returns a Future of it.
 
-        The Runs that it follows are launched before it.  Raises InvalidProgramError if
-        the ranks would import another file than the tests have.
+        The Runs that it follows are launched before it.  Raises InvalidProgramError if the ranks
+        would import another file than the tests have.
         """
         __tracebackhide__ = True
         if spec not in self.specs and not spec.script:

@@ -69,7 +69,7 @@ def test_traces_and_groups_come_from_one_session_closed_at_the_end(project):
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(["2 points judged: 2 pass*"])
     endings = [line for line in result.outlines if " after discarding " in line]
-    # Dots and newlines of pytest precede the first.
+    # The dots of pytest's progress are in front of the first.
     assert [each.lstrip(".") for each in endings] == [
         f"{what} after discarding ['tp1', 'tp2']" for what in ("stopped", "closed")
     ]

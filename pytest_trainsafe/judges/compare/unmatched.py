@@ -57,11 +57,11 @@ def _entries(candidate: Trace) -> list[str]:
     return sorted(set.intersection(*notes))
 
 
-def _spelled(candidate: Trace, entry: str, annotated: bool) -> dict[str, list[str]]:
-    """The patterns that an entry may have been meant as, each with the names that it matches.
+def _spelled(candidate: Trace, entry: str, annotated: bool) -> list[str]:
+    """The patterns that an entry may have been meant as.
 
-    They have the entry's wildcards, and as many levels if a name has as many.  The names are those
-    that an annotation matches, or else those that none does.
+    They have the entry's wildcards, and as many levels if a name has as many.  They are made of the
+    names that an annotation matches if `annotated` is true, or else of those that none matches.
     """
     section, _, pattern = entry.partition(": ")
     kind, parts = _KINDS.get(section, "activation"), pattern.split(".")
@@ -72,10 +72,9 @@ def _spelled(candidate: Trace, entry: str, annotated: bool) -> dict[str, list[st
                 name = id.module if kind == "activation" else id.path
                 own = event.layout_source not in ("default", PROPOSED)
                 names[name] = names.get(name, False) or own
-    found: dict[str, list[str]] = {}
+    found: dict[str, None] = {}
     for name in sorted(name for name, own in names.items() if own == annotated):
         levels = name.split(".")[-len(parts) :]
         pairs = zip(levels, parts[-len(levels) :], strict=True)
-        spelling = ".".join(own if fnmatchcase(level, own) else level for level, own in pairs)
-        found.setdefault(spelling, []).append(name)
-    return found
+        found[".".join(own if fnmatchcase(level, own) else level for level, own in pairs)] = None
+    return [*found]

@@ -18,7 +18,8 @@ from pytest_trainsafe.compat.files import noted_saves
 from pytest_trainsafe.core.code_files import is_project_path
 from pytest_trainsafe.core.rank.state import keep_per_rank
 
-#: Files of the kernel, which are no data of the project, and the folder among them that may be.
+#: Folders whose files the kernel makes, which are no data of the project; and the folder in memory
+#: among them, in which a project may keep data.
 _KERNEL, _MEMORY = ("/proc/", "/sys/", "/dev/"), "/dev/shm/"
 
 _BYTECODE = f"{os.sep}__pycache__{os.sep}"

@@ -129,8 +129,8 @@ def family_lines(causes: Sequence[Family], rerun: Rerun, *, detailed: bool) -> l
     """A line with the numbers of failures and causes, then a block of lines for each family.
 
     A family is the failing Points with one cause.  Its block says what is wrong, at which Points,
-    and how to run one of them again, as `rerun` says.  `detailed` shows all
-    families, also if there are more than MAX_FAMILIES.
+    and how to run one of them again, as `rerun` says.  `detailed` shows all families,
+    also if there are more than MAX_FAMILIES.
     """
     if not causes:
         return []

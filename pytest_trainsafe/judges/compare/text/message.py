@@ -70,8 +70,8 @@ def failure_message(
 ) -> str:
     """The report of a failed or inconclusive test.
 
-    `left_out` describes the rungs that were not judged.  `rerun` says how the test is run
-    again.  `located` is the result of the localisation.  `title` replaces the headline.
+    `left_out` describes the rungs that were not judged.  `rerun` says how the test is run again.
+    `located` is the result of the localisation.  `title` replaces the headline.
     """
     last = judged[-1]
     failing = [f for f in last.comparison.findings if f.verdict == "fail"]

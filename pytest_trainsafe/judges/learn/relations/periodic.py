@@ -203,7 +203,7 @@ def _moments(
     changed.
     """
     changes = frame.changes
-    graded, zero = _graded(frame), _zero_rate(frame)
+    graded, zero, flat = _graded(frame), _zero_rate(frame), _flat_shapes(frame)
     for code, name in enumerate(frame.variables):
         if name[1] in TEXTS or (wanted is not None and name not in wanted):
             continue
@@ -227,8 +227,9 @@ def _moments(
             begun = ~frame.empty(changes["after"][rows])
             rows, codes, quiet = rows[begun], codes[begun], quiet[begun]
         if name[1] == _DATA:
-            tables = ~_vectors(frame, changes["after"][rows])
-            rows, codes, quiet = rows[tables], codes[tables], quiet[tables]
+            after = changes["after"][rows]
+            vectors = frame.bits(after, IS_TENSOR) & np.isin(frame.values["shape"][after], flat)
+            rows, codes, quiet = rows[~vectors], codes[~vectors], quiet[~vectors]
         if len(rows):
             yield name, Records(rows, codes, features, of_calls=False), quiet
 
@@ -238,14 +239,10 @@ def _is_vector(value: Value) -> bool:
     return value.tensor is not None and sum(size > 1 for size in value.tensor.shape) < 2
 
 
-def _vectors(frame: Frame, rows: Ints) -> Bools:
-    """Which values in these rows of `Table.values` are such tensors."""
-    texts = enumerate(frame.table.texts)
-    shapes = [
-        at for at, text in texts if sum(size not in ("", "1") for size in text.split("x")) < 2
-    ]
-    found: Bools = frame.bits(rows, IS_TENSOR) & np.isin(frame.values["shape"][rows], shapes)
-    return found
+def _flat_shapes(frame: Frame) -> list[int]:
+    """The rows of `Table.texts` that, as shapes, are those of such tensors."""
+    sizes = enumerate(text.split("x") for text in frame.table.texts)
+    return [at for at, each in sizes if sum(size not in ("", "1") for size in each) < 2]
 
 
 def _quiet(objects: Ints, changed: Bools) -> Ints:

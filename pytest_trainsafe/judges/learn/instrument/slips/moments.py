@@ -152,7 +152,7 @@ class Training:
     again if the second argument is true.  `weights` yields each parameter whose content is
     recorded, with its name and its facts.  Three functions record a text under the name of an
     attribute: `graph` the description of a loss's graph, `shared` what ranks are compared by, and
-    `note` what runs are; they are None if nobody asks for that.
+    `note` what other runs of the program are compared by; they are None if nobody asks for that.
     `examples` has hashes of this round's examples, in the first rounds of a training.
     """
 

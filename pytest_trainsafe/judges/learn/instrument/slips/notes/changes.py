@@ -17,9 +17,10 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     Watcher,
     parameters_of,
 )
+from pytest_trainsafe.judges.learn.instrument.slips.notes import ROUNDS
 
-#: So many rounds of each phase are looked at, so many parameters, and so many backwards of a round.
-_ROUNDS, _MANY, _OFTEN = 8, 256, 64
+#: So many parameters are looked at, and so many backwards of a round.
+_MANY, _OFTEN = 256, 64
 #: The index of a layer in a name: layers that are trained alike share a note.
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
@@ -49,7 +50,7 @@ class Changes(Watcher):
     def left(self, moment: Moment) -> None:
         if moment.kind != "backward" or not moment.outermost or moment.failed:
             return
-        if self.training.note is None or self.training.young >= _ROUNDS or self._read >= _OFTEN:
+        if self.training.note is None or self.training.young >= ROUNDS or self._read >= _OFTEN:
             return
         self._read += 1
         for each in list(self.training.optimizers):

@@ -7,11 +7,12 @@ import torch
 from pytest_trainsafe.compat.compiler import compiles
 from pytest_trainsafe.judges.learn.events.slips import NOTED, noted
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
+from pytest_trainsafe.judges.learn.instrument.slips.notes import ROUNDS
 from pytest_trainsafe.judges.learn.instrument.slips.notes.constants import facts_of
 from pytest_trainsafe.judges.learn.instrument.slips.steps.graph import described
 
-#: So many rounds of each phase are looked at, and so many losses of a round.
-_ROUNDS, _LOSSES = 8, 2
+#: So many losses of a round are looked at.
+_LOSSES = 2
 #: The most facts of one graph that are noted.
 _FACTS = 96
 
@@ -34,7 +35,7 @@ class LossGraphs(Watcher):
         elif moment.kind == "step":
             if moment.outermost:
                 self._losses, self._recomputes = 0, False
-        elif moment.outermost and self.training.young < _ROUNDS and self._losses < _LOSSES:
+        elif moment.outermost and self.training.young < ROUNDS and self._losses < _LOSSES:
             total = moment.thing
             if isinstance(total, torch.Tensor) and total.grad_fn is not None and not compiles():
                 self._losses += 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.clause import Clause, at, listed
 from pytest_trainsafe.core.finding import Finding, Located, Mismatch, Pattern
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
@@ -113,7 +114,10 @@ def test_paths_are_relative_where_that_is_shorter(monkeypatch, tmp_path: Path) -
 
 def test_each_further_place_to_look_at_has_a_line_of_its_own() -> None:
     entry = RungJudgement("float32", "float32", Comparison("float32", [failure()]), [], [])
-    what = "module class Norm; norm is set up at /a.py:3; its forward runs Sum.forward at /b.py:7"
+    what = (
+        *(Clause("module class Norm"), at("norm is set up", "/a.py:3")),
+        listed("its forward runs", [("Sum.forward", "/b.py:7")]),
+    )
     text = failure_message("p", "tp=2", [entry], "", located=Located((), "/x.py:3", what))
     assert (
         "  look at       /x.py:3 (module class Norm)\n"

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pytest_trainsafe.core.clause import Clause
 from pytest_trainsafe.core.finding import CallSubject, Finding, Located, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.errors import LONGEST_LINE, ArgumentError, TrainsafeError, in_one_line
@@ -63,7 +64,7 @@ def test_it_names_the_tensor_the_pattern_and_the_line(here: Path) -> None:
 
 def test_the_located_code_comes_before_the_class_of_the_module(here: Path) -> None:
     wrong = finding(pattern=SUM, source=f"{here}/mymlp.py:53")
-    located = Located((), f"{here}/mymlp.py:9", "all_reduce")
+    located = Located((), f"{here}/mymlp.py:9", (Clause("all_reduce"),))
 
     assert first_line(ladder(rung(wrong), located)).endswith(", at mymlp.py:9")
 

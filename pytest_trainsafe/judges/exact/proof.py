@@ -17,6 +17,7 @@ from msgspec import structs
 
 from pytest_trainsafe.arithmetic import ExactError
 from pytest_trainsafe.arithmetic.packing import error_bound
+from pytest_trainsafe.core.clause import Clause, words
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.core.rungs.table import WIDEST
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -268,9 +269,9 @@ def _localised(exact: LadderJudgement, widest: LadderJudgement) -> LadderJudgeme
         return exact
     if not found.rows or found.rows[0][0] == "not localised":
         lead = lead_of(failing)
-        what = found.what if found.source else suspect(lead)
-        what = f"a guess, because the failure is not localised: {what}"
-        found = replace(found, source=found.source or lead.source, what=what)
+        own, *others = found.clauses if found.source else (Clause(suspect(lead)),)
+        guess = own.begun("a guess, because the failure is not localised: ")
+        found = replace(found, source=found.source or lead.source, clauses=(guess, *others))
     for each in filter(None, (failed, failed.rest)):
         with_known_axis(each.comparison, found)
     summary = exact.summary.copy()
@@ -280,7 +281,7 @@ def _localised(exact: LadderJudgement, widest: LadderJudgement) -> LadderJudgeme
         summary["seconds"] = {**summary.get("seconds", {}), **seconds}
     if found.source:
         source, what = look_first(found, failing)
-        summary["look_at"] = {"source": source, "what": what}
+        summary["look_at"] = {"source": source, "what": words(what)}
     if "facts" in widest.summary:
         summary["facts"] = widest.summary["facts"]
     if found.faults:

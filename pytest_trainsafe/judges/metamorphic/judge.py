@@ -13,6 +13,7 @@ from typing import ClassVar
 from msgspec import structs
 
 from pytest_trainsafe.config.checks import is_accepted
+from pytest_trainsafe.core.clause import words
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.usage import shown
@@ -63,7 +64,8 @@ class RelationJudgement(FindingsJudgement):
             return "", ""
         last = self.compared.rungs[-1]
         failing = [each for each in last.comparison.findings if each.verdict == "fail"]
-        return look_first(self.compared.located, failing, last.explained)
+        source, what = look_first(self.compared.located, failing, last.explained)
+        return source, words(what)
 
 
 @dataclass(frozen=True, slots=True)

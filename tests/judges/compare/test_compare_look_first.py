@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pytest_trainsafe.core.clause import Clause, at
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.core.tensor_id import Kind, TensorId
@@ -64,38 +66,41 @@ def failing(kind: Kind, source: str = "") -> list[Finding]:
 
 
 @pytest.mark.parametrize(
-    ("phase", "clause", "first", "what"),
+    ("phase", "named", "first", "what"),
     [
-        ("forward", "", "def forward", "forward of module class Up"),
-        ("backward", "", "def forward", "forward of module class Up"),
+        ("forward", None, "def forward", ["forward of module class Up"]),
+        ("backward", None, "def forward", ["forward of module class Up"]),
         (
-            *("forward", "up.a is called at {y = model}", "y = model"),
-            "up.a is called; module class Up at {class Up}",
+            *("forward", ("up.a is called", "y = model", "call"), "y = model"),
+            ["up.a is called", "module class Up at {class Up}"],
         ),
         (
-            *("backward", "its backward runs Sum.backward at {@static}", "def backward"),
-            "its backward runs Sum.backward; module class Up at {class Up}",
+            *("backward", ("its backward runs Sum.backward", "@static", "backward")),
+            *("def backward", ["its backward runs Sum.backward", "module class Up at {class Up}"]),
         ),
         (
-            *("forward", "up is set up at {model = Up}", "def forward"),
-            "forward of module class Up; up is set up at {model = Up}",
+            *("forward", ("up is set up", "model = Up", "set up"), "def forward"),
+            ["forward of module class Up", "up is set up at {model = Up}"],
         ),
     ],
 )
 def test_every_text_and_the_page_name_the_same_line_first(
-    program: Path, phase: str, clause: str, first: str, what: str
+    program: Path, phase: str, named: tuple[str, str, Any] | None, first: str, what: list[str]
 ) -> None:
     def filled(text: str) -> str:
-        for named in ("y = model", "class Up", "@static", "model = Up"):
-            text = text.replace(f"{{{named}}}", relative(line(program, named)))
+        for each in ("class Up", "model = Up"):
+            text = text.replace(f"{{{each}}}", relative(line(program, each)))
         return text
 
     found = failing("activation" if phase == "forward" else "activation_grad")
-    said = "; ".join(filter(None, ("module class Up", filled(clause))))
-    located = Located((), line(program, "class Up"), said, ((phase, "up"),))
+    clauses = [Clause("module class Up")]
+    if named is not None:
+        words, text, kind = named
+        clauses.append(at(words, line(program, text), kind=kind))
+    located = Located((), line(program, "class Up"), tuple(clauses), ((phase, "up"),))
 
     place = line(program, first)
-    assert look_first(located, found) == (place, filled(what))
+    assert look_first(located, found) == (place, [*map(filled, what)])
     assert source(located, found, explained=False)[0].file == relative(place)
     rung = RungJudgement("float64", "float64", Comparison("float64", found), [], [])
     text = failure_message("p", "tp=2", [rung], "", located=located)
@@ -108,13 +113,13 @@ def test_every_text_and_the_page_name_the_same_line_first(
 def test_without_a_search_the_forward_of_the_first_wrong_module_is_named(program: Path) -> None:
     at, place = line(program, "class Up"), line(program, "def forward")
     found = failing("activation", at)
-    assert look_first(None, found) == (place, "forward of module class Up")
+    assert look_first(None, found) == (place, ["forward of module class Up"])
     assert source(None, found, explained=False)[0].file == relative(place)
     rung = RungJudgement("float64", "float64", Comparison("float64", found), [], [])
     summary = point_summary(LadderJudgement("p", "tp=2", [rung]), {})
     assert summary["first"]["source"] == place
     rung.explained = True
-    assert look_first(None, found, explained=True) == ("", "")
+    assert look_first(None, found, explained=True) == ("", [])
     assert point_summary(LadderJudgement("p", "tp=2", [rung]), {})["first"]["source"] == ""
 
 
@@ -123,6 +128,6 @@ def test_a_class_without_its_own_forward_and_a_line_that_begins_none_stay_as_the
 ) -> None:
     for text in ("class Down", "def forward", "y = model"):
         at = line(program, text)
-        assert look_first(None, failing("activation", at)) == (at, "module class Up")
+        assert look_first(None, failing("activation", at)) == (at, ["module class Up"])
     gone = f"{program}x:3"
-    assert look_first(None, failing("activation", gone)) == (gone, "module class Up")
+    assert look_first(None, failing("activation", gone)) == (gone, ["module class Up"])

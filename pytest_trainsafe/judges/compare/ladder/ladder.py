@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.config.checks import is_accepted, require_known
+from pytest_trainsafe.core.clause import words
 from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.rungs.table import WIDEST, rung_named
 from pytest_trainsafe.judges.compare.compare import compare
@@ -296,7 +297,7 @@ class _Ladder:
             summary["facts"] = [*facts, *left_out(self._rung, comparison)]
         if self.located is not None and self.located.source:
             source, what = look_first(self.located, failing)
-            summary["look_at"] = {"source": source, "what": what}
+            summary["look_at"] = {"source": source, "what": words(what)}
         if self.reference.runs.reused:
             summary["references"] = dict(self.reference.runs.reused)
         unlooked = dict.fromkeys(text for entry in self.judged for text in entry.not_compared)

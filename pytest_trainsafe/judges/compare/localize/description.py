@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
+from pytest_trainsafe.core.clause import Clause, at
 from pytest_trainsafe.core.code_files import is_installed, relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
@@ -22,12 +23,11 @@ from pytest_trainsafe.judges.compare.localize.clearing import not_cleared
 from pytest_trainsafe.judges.compare.localize.code.drifted import Drift
 from pytest_trainsafe.judges.compare.localize.code.lines import (
     NOWHERE,
-    UNWAITED,
     Place,
-    apart,
     calls,
     collectives_of_loss,
     constructed,
+    is_apart,
     made,
     of_loss,
     set_up,
@@ -107,8 +107,8 @@ def located(
         rows.append(("axis", of_no_axis(axis, rung.candidate, faults[0])))
     named = tuple((fault.phase, fault.target) for fault in faults)
     place = description.place(first)
-    sums = summed_at(rung.candidate, description.places.reductions, named, place[0])
-    return Located(tuple(rows), *place, named, summed=sums)
+    sums = summed_at(rung.candidate, description.places.reductions, named, place.source)
+    return Located(tuple(rows), place.source, place.clauses, named, summed=sums)
 
 
 class _Description:
@@ -290,7 +290,7 @@ class _Description:
         axis = self.unsummed_axis(group)
         if not axis:
             return ""
-        if copies(self.rung.candidate, [fault.target for fault in group], axis)[0]:
+        if copies(self.rung.candidate, [fault.target for fault in group], axis):
             return f": they are not summed over {axis}, whose stages hold copies of it"
         return f": they are not summed over {axis}, where each rank holds a term"
 
@@ -323,32 +323,32 @@ class _Description:
         return (f for f in self.comparison.findings if f.verdict == "fail")
 
     def place(self, group: Sequence[Fault]) -> Place:
-        """The source line at fault and a phrase that describes it; "" for both if none is known."""
-        source, what = self.code_at_fault(group)
-        if not source:
+        """The source line at fault and clauses that describe it; NOWHERE if none is known."""
+        found = self.code_at_fault(group)
+        if not found:
             return NOWHERE
-        every = self.compared.parameters
-        belongs = taking_part(self.rung.candidate, self.modules, group, source, every)
-        if group[0].phase == "reduction" and is_unsharded(self.rung.candidate):
-            step = relative(self.places.of_phase("clearing", self.comparison)[0])
-            belongs += f"; zero has no effect on the optimizer's step at {step}"
+        source, (own, *others) = found.source, found.clauses
+        candidate, names = self.rung.candidate, [fault.target for fault in group]
+        belongs = taking_part(candidate, self.modules, group, source, self.compared.parameters)
+        if group[0].phase == "reduction" and is_unsharded(candidate):
+            step = self.places.of_phase("clearing", self.comparison).source
+            belongs.append(at("zero has no effect on the optimizer's step", step))
         if group[0].phase in ("weights", "reduction"):
             reduced = self.places.reductions
-            names = [fault.target for fault in group]
-            belongs += summed_for_others(self.rung.candidate, self.comparison, reduced, names)
-        if explained(self.comparison):
-            what = what.replace(UNWAITED, "")  # the pattern says what is wrong
-        sharp = sharper(
-            self.rung.candidate, self.modules, group, self.comparison, self.compared.outputs
-        )
-        led = self.leading_to(group, source)
-        if led and led.rpartition(" at ")[2] in sharp:
-            led = ""  # the same line
-        own, apart, others = what.partition("; ")
-        return source, f"{own}{sharp}{apart}{others}{led}{belongs}"
+            belongs += summed_for_others(candidate, self.comparison, reduced, names)
+        if explained(self.comparison):  # the pattern says what is wrong
+            others = [clause for clause in others if clause.kind != "unwaited"]
+        sharp = sharper(candidate, self.modules, group, self.comparison, self.compared.outputs)
+        named = {line for clause in sharp for line, _ in clause.lines}
+        led = [
+            clause
+            for clause in self.leading_to(group, source)
+            if named.isdisjoint(line for line, _ in clause.lines)
+        ]
+        return Place(source, (own, *sharp, *others, *led, *belongs))
 
-    def leading_to(self, group: Sequence[Fault], source: str) -> str:
-        """A clause on another line that takes part in a fault whose code is at `source`; else "".
+    def leading_to(self, group: Sequence[Fault], source: str) -> list[Clause]:
+        """Clauses on another line that takes part in a fault whose code is at `source`.
 
         For the program's own code, it is the line that makes the wrong tensor.  For a module, it is
         the line that makes its output or calls the modules in it, or else the line that put it into
@@ -362,36 +362,39 @@ class _Description:
             if own:
                 return set_up(self.rung.candidate, own[0].module, source)
             module = fault.target.rpartition(".")[0]
-            others = source == self.code(module)[0] and other_class(self.modules, group, source)
+            same = source == self.code(module).source
+            others = other_class(self.modules, group, source) if same else []
             return others or set_up(self.rung.candidate, module, source)
         if fault.condition or fault.phase not in ("forward", "backward", "buffer"):
-            return ""
-        clause = ""
+            return []
+        clauses: list[Clause] = []
         if fault.phase == "forward" and not fault.uncalled:
             line = made(self.rung.candidate, "output", fault.target)
             # Of a package that makes the output, the program's line only calls the model.
-            line = "" if line == self.places.led_there() else line
-            clause = apart(f"; its output is made at {relative(line)}", line, source)
-        if not clause and (fault.between or fault.uncalled):
+            if line != self.places.led_there() and is_apart(line, source):
+                clauses.append(at("its output is made", line, kind="made"))
+        if not clauses and (fault.between or fault.uncalled):
             caller = self.compared.caller(fault.target) if fault.uncalled else fault.target
-            clause = calls(self.rung.candidate, caller or "", source)
-        clause = clause or set_up(self.rung.candidate, fault.target, source)
+            clauses = calls(self.rung.candidate, caller or "", source)
+        clauses = clauses or set_up(self.rung.candidate, fault.target, source)
         own_code = fault.phase != "buffer" and not fault.uncalled and not is_installed(source)
-        if clause or not own_code or source != self.modules[fault.target].source:
-            return clause
+        if clauses or not own_code or source != self.modules[fault.target].source:
+            return clauses
         return constructed(self.rung.candidate, fault.target, source)
 
-    def made_by_program(self, fault: Fault, source: str) -> str:
+    def made_by_program(self, fault: Fault, source: str) -> list[Clause]:
         """The clause of `leading_to` on the line that makes what the program's own code uses."""
         if fault.handed is not None:
-            return ""
+            return []
         if fault.phase in ("data", "forward"):
             for finding in self.found():
                 if finding.where is not None and finding.where.kind == "input":
                     name = finding.where.name
                     line = made(self.rung.candidate, "input", name)
-                    return apart(f"; {name} is made at {relative(line)}", line, source)
-        return ""
+                    if is_apart(line, source):
+                        return [at(f"{name} is made", line, kind="made")]
+                    return []
+        return []
 
     def agreed_loss(self) -> str:
         """The line that reports the loss to the context, if its values agree; else ""."""
@@ -400,26 +403,26 @@ class _Description:
         return "" if wrong else next((s.user or s.at for s in sites if s.what == "loss"), "")
 
     def code_at_fault(self, group: Sequence[Fault]) -> Place:
-        """The source line at fault and a phrase that describes it; "" for both if none is known."""
+        """The source line at fault and clauses that describe it; NOWHERE if none is known."""
         fault = group[0]
         of_module = fault.phase in ("forward", "buffer", "backward", "weights")
         if fault.target == PROGRAM or not of_module:
             targets = [] if fault.target == PROGRAM else [each.target for each in group]
             if (fault.phase, fault.uncalled, fault.handed) == ("backward", "", None):
                 start = self.places.of_phase("backward", self.comparison)
-                line, what = of_loss(self.rung.candidate, start, self.agreed_loss())
-                return line, what + collectives_of_loss(self.rung.candidate)
+                found = of_loss(self.rung.candidate, start, self.agreed_loss())
+                return found.and_also(*collectives_of_loss(self.rung.candidate))
             return self.places.of_phase(fault.phase, self.comparison, targets)
         if fault.condition:
             place = self.places.of_condition(fault.condition, fault.target)
-            return place if place[0] else self.code(fault.target)
+            return place or self.code(fault.target)
         if fault.phase == "weights":
             own = self.unshared(group)
             if own:
                 return self.code(own[0].module)
             axis = self.unsummed_axis(group)
             summing = self.places.summing(axis, [f.target for f in group]) if axis else NOWHERE
-            return summing if summing[0] else self.code(fault.target)
+            return summing or self.code(fault.target)
         if not fault.uncalled:
             return self.code(fault.target)
         caller = self.compared.caller(fault.target)  # the module's own code did not run
@@ -435,13 +438,10 @@ class _Description:
         cls, source = module_code(self.modules, path)
         if not source:
             return NOWHERE
-        what = f"module class {cls}"
-        user = self.places.led_there()
+        found, user = Place(source, (Clause(f"module class {cls}"),)), self.places.led_there()
         if is_installed(source) and user:
-            what += f"; the model is called at {relative(user)}"
-        elif is_installed(source):
-            what += self.places.program_of(source)
-        return source, what
+            return found.and_also(at("the model is called", user))
+        return found.and_also(*self.places.program_of(source)) if is_installed(source) else found
 
 
 def _called(made: Reduction) -> str:

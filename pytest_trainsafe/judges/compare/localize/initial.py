@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pytest_trainsafe.core.code_files import is_fixture, relative
+from pytest_trainsafe.core.clause import Clause, at
+from pytest_trainsafe.core.code_files import is_fixture
 from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.usage import name_list
@@ -36,14 +37,14 @@ def initial(failed: Comparison, candidate: Trace) -> Located:
     if missing:
         return _missing(missing, candidate)
     wrong = list(dict.fromkeys(id for id, _ in findings))
-    at = _code(wrong[0].module, candidate)
+    place = _code(wrong[0].module, candidate)
     names = list(dict.fromkeys(id.path for id in wrong))
     text = (
         "the initial parameters, before the first step: the values of "
         f"{name_list(names, 'parameter')}{_on_stages(wrong, candidate)} differ from the "
         "reference's, so the code that initializes, loads or shards the model is wrong"
     )
-    return Located((("faulty", text),), *at, tuple(("initial", name) for name in names))
+    return _at(place, [("faulty", text)], [("initial", name) for name in names])
 
 
 def of_attribute(id: TensorId, candidate: Trace) -> Place | None:
@@ -69,12 +70,18 @@ def _missing(missing: Iterable[TensorId], candidate: Trace) -> Located:
         f"{name_list(names, 'module' if len(modules) == len(names) else 'parameter')}"
     )
     rows = [("faulty", text)]
-    at = _code(next(iter(lacking.values())).module, candidate)
+    place = _code(next(iter(lacking.values())).module, candidate)
     if candidate.sizes["pp"] > 1 and names[0] in modules:
         text += f"; the division into stages leaves it out: {_division(names[0], candidate)}"
         rows = [("faulty", text), ("axis", "pp, which divides the modules into stages")]
-        at = _divided(names[0], candidate, at)
-    return Located(tuple(rows), *at, tuple(("initial", name) for name in names))
+        place = _divided(names[0], candidate, place)
+    return _at(place, rows, [("initial", name) for name in names])
+
+
+def _at(
+    place: Place, rows: Iterable[tuple[str, str]], faults: Iterable[tuple[str, str]] = ()
+) -> Located:
+    return Located(tuple(rows), place.source, place.clauses, tuple(faults))
 
 
 def _divided(name: str, candidate: Trace, of_class: Place) -> Place:
@@ -83,7 +90,8 @@ def _divided(name: str, candidate: Trace, of_class: Place) -> Place:
     for rank in candidate.ranks:
         for each in rank.events_of(SetUp):
             if own(each.at) and each.module.startswith(around):
-                return each.at, f"sets up the modules of a stage, such as {each.module}"
+                what = Clause(f"sets up the modules of a stage, such as {each.module}")
+                return Place(each.at, (what,))
     return of_class
 
 
@@ -98,14 +106,14 @@ def _code(module: str, candidate: Trace) -> Place:
     cls, source = module_code(modules, module)
     if not source:
         return NOWHERE
-    what = f"module class {cls}"
+    found = Place(source, (Clause(f"module class {cls}"),))
     sites = (site for rank in candidate.ranks for site in rank.events_of(Site))
     group = next((site.user or site.at for site in sites if site.what == "group"), "")
     if group and not is_fixture(group):
-        return source, f"{what}; a process group is made at {relative(group)}"
+        return found.and_also(at("a process group is made", group, kind="made"))
     while module and module not in modules:
         module = module.rpartition(".")[0]
-    return source, f"{what}{set_up(candidate, module, source)}"
+    return found.and_also(*set_up(candidate, module, source))
 
 
 def _held(candidate: Trace) -> set[str]:
@@ -171,22 +179,22 @@ def whole_steps(failed: Comparison, places: Places) -> Located:
     apart = unheld_in_both(places.candidate, places.reference)
     # What no optimizer holds, such as an average, may follow from a wrong trained parameter.
     held = [id for id in wrong if id.kind not in _STEPPED or parameter_of(id) not in apart]
-    at = places.of_tensor((held or wrong)[0], failed) if wrong else NOWHERE
+    place = places.of_tensor((held or wrong)[0], failed) if wrong else NOWHERE
     if kinds and kinds <= _STEPPED and failed.compared["main_grad"]:
         names = list(dict.fromkeys(parameter_of(id) for id in held or wrong))
         if not held:
             text = UnheldLines(places.candidate, places.reference, failed, names).sentence()
-            return Located((("faulty", text),), *at, tuple(("unheld", name) for name in names))
+            return _at(place, [("faulty", text)], [("unheld", name) for name in names])
         text = (
             "every gradient that the optimizer receives agrees; the optimizer's step of "
             f"{name_list(names, 'parameter')} is wrong"
         )
-        return Located((("faulty", text),), *at, tuple(("optimizer", name) for name in names))
+        return _at(place, [("faulty", text)], [("optimizer", name) for name in names])
     if kinds == {"loss"} and failed.compared["main_grad"]:
         text = "every gradient and update agrees; the loss that the program reports is wrong"
-        return Located((("faulty", text),), *at, (("loss", "<program>"),))
+        return _at(place, [("faulty", text)], [("loss", "<program>")])
     if any(f.pattern is not None and f.pattern.name == "same data" for f in failed.findings):
-        return Located((), *at)  # the pattern says what is at fault
+        return _at(place, [])  # the pattern says what is at fault
     where = "in the data, the forward, the backward or the reduction of gradients"
     before = ""
     if kinds and wrong[0].kind == "loss":
@@ -204,4 +212,4 @@ def whole_steps(failed: Comparison, places: Places) -> Located:
     if wrong and wrong[0].kind == "loss" and not any(s.what == "model" for s in places.sites):
         unseen = "no call of the watched model was seen, so other weights may compute the loss"
         rows.append(("", unseen))
-    return Located(tuple(rows), *at)
+    return _at(place, rows)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.align.calls import renumbered
+from pytest_trainsafe.core.clause import Clause
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.core.mesh.sweep_axes import parallel_axes
 from pytest_trainsafe.core.tensor_id import INITIAL
@@ -143,7 +144,8 @@ def wrong_line(candidate: Traces, rung: RungTraces, failed: RungJudgement) -> Lo
     known, as for a tensor that a module produces.
     """
     if failed.explained:
-        found = Located((), *_declared_at(candidate, rung, failed))
+        place = _declared_at(candidate, rung, failed)
+        found = Located((), place.source, place.clauses)
     else:
         found = _unlocated(candidate, rung, failed.comparison)
     return found if found.source else None
@@ -175,7 +177,8 @@ def _unlocated(candidate: Traces, rung: RungTraces, failed: Comparison, *why: st
     if first.where is None:
         return Located(rows)
     places = Places(rung.candidate, candidate.case.program, rung.reference)
-    return Located(rows, *places.of_tensor(first.where, failed))
+    place = places.of_tensor(first.where, failed)
+    return Located(rows, place.source, place.clauses)
 
 
 def family_of(case: Case, rung: RungTraces, first: Finding) -> Family:
@@ -209,8 +212,9 @@ def _as_known(known: LocatedBefore) -> Located:
     text = next(text for label, text in known.located.rows if label == "faulty")
     test = known.nodeid or "an earlier test"
     note = f"not repeated: the failure of {test} starts at the same tensor; found there: {text}"
-    what = f"{known.located.what}; as in that test" if known.located.source else ""
-    return Located((("localised", note),), known.located.source, what)
+    source, clauses = known.located.source, known.located.clauses
+    same = (*clauses, Clause("as in that test")) if source else ()
+    return Located((("localised", note),), source, same)
 
 
 def _late(nodeid: str, seconds: float) -> str:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from pytest_trainsafe.core.clause import Clause
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judges.compare.judgement import lead_of, suspect
 from pytest_trainsafe.judges.compare.ladder.look_first import (
-    PLACE,
     methods_of,
     phase_of,
     places_of,
-    without,
 )
 from pytest_trainsafe.judges.compare.localize.code.ran import UNKNOWN, Ran
 from pytest_trainsafe.judges.compare.panels.marks import with_marks
@@ -46,7 +44,9 @@ MARKED = "Source: where a mark is set"
 STATE = "Source: what its object keeps"
 
 #: Clauses whose line runs code that no other clause names: hooks, or what changes a buffer.
-_CALLS = re.compile(r"\S+ is constructed at |^called at | made at |\bcomputed at ")
+_CALLS = frozenset({"construction", "caller", "made"})
+#: Clauses whose line sets up a module.
+_SETS_UP = frozenset({"set up", "set up apart"})
 
 #: The phases whose code reduces gradients.
 _OF_REDUCTIONS = frozenset({"reduction", "weights", "norm", "accumulation"})
@@ -77,7 +77,7 @@ def source(
         note = suspect(lead).removeprefix("module ")
         whose = "the module that uses" if lead.user else "the module of"
         whose = whose if lead.module_class else "what comes before"
-        places, first = {lead.source: note}, f"Source: {whose} the first wrong tensor"
+        places, first = {lead.source: Clause(note)}, f"Source: {whose} the first wrong tensor"
     else:
         return []
     at_fault = "" if located is None else located.source
@@ -91,7 +91,7 @@ def source(
         if ran.line(place) is False:
             continue
         title = "Source: look here too" if made else first
-        code = code_at(place, title, without(place, clause, at_fault), methods)
+        code = code_at(place, title, clause.beside(place), methods)
         if code is None or any(_has(shown, code) for shown in made) or len(made) >= MOST_PLACES:
             unsaid.append(clause)
             continue
@@ -101,25 +101,25 @@ def source(
             places,
             scales=scaled and phase in _OF_REDUCTIONS,
             reduces=summed and phase in _OF_REDUCTIONS,
-            set_up=" set up" in clause,
+            set_up=clause.kind in _SETS_UP,
             ran=ran,
         )
         made.append(code)
         said.add(clause)
         more = beside.setdefault(len(made) - 1, [])
-        if len(made) == 1 or place == at_fault or _CALLS.search(clause):
+        if len(made) == 1 or place == at_fault or clause.kind in _CALLS:
             more += _called(code, place, methods[0], ran)
         if summed and phase in _OF_REDUCTIONS:
             more += _set_marks(code, place, lead, ran)
         if len(made) == 1 and (begins := begins_at(place.rpartition(":")[0], code.marked)):
             more += _first_value(place, begins)
         if phase in _FORWARD and (located is None or place == located.source):
-            constructor = code_at(place, CONSTRUCTOR, clause, ("__init__",))
+            constructor = code_at(place, CONSTRUCTOR, str(clause), ("__init__",))
             if constructor is not None and _defined(constructor) and not _has(code, constructor):
                 more.append(with_marks(constructor, place, ()))
     shown = _in_order(made, beside)
-    placeless = [] if located is None else _placeless(located.what)
-    left = [clause for clause in dict.fromkeys((*placeless, *unsaid)) if clause not in said]
+    placeless = [] if located is None else [c for c in located.clauses[1:] if not c.lines]
+    left = [str(clause) for clause in dict.fromkeys((*placeless, *unsaid)) if clause not in said]
     if shown and left:
         note = "; ".join(filter(None, (shown[0].note, *left)))
         shown[0] = msgspec.structs.replace(shown[0], note=note)
@@ -220,10 +220,6 @@ def _functions(path: str) -> set[int]:
 def _defined(constructor: Code) -> bool:
     """Whether the class defines its own constructor; else the lines are those of the class."""
     return "def __init__" in constructor.lines[constructor.marked - constructor.first]
-
-
-def _placeless(what: str) -> list[str]:
-    return [clause for clause in what.split("; ")[1:] if not PLACE.search(clause)]
 
 
 def _has(shown: Code, code: Code) -> bool:

@@ -144,7 +144,7 @@ def _difference(
         lines += row(label, text)
     source, what = look_first(located, failing, judged.explained)
     if source:
-        own, *others = what.split("; ")
+        own, *others = what
         lines += row("look at", f"{relative(source)} ({own})")
         for other in others:  # one place a line
             lines += row("", other)

@@ -27,7 +27,7 @@ from tests.support.localize.blamed_traces import PROGRAM, described, noting
 
 CANDIDATE: Any = SimpleNamespace(case=SimpleNamespace(program=PROGRAM))
 WATCH = Site("watch", "/me/fit.py:12"), Annotations(given=True)
-PASSED = Located((), "/me/fit.py:12", "passes the annotations to ctx.watch")
+PASSED = "/me/fit.py:12", "passes the annotations to ctx.watch"
 
 
 def cut_wrongly(rung: RungTraces, path: str, source: str) -> RungTraces:
@@ -67,9 +67,9 @@ def located(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Located |
 
 
 def test_a_layout_that_an_attribute_declares_is_located_in_the_parameters_module(located) -> None:
-    assert located("fc2.weight", "attribute", SetUp("fc2", "/me/apply.py:100")) == Located(
-        (), "/me/linear.py:7", "module class RowLinear; fc2 is set up at /me/apply.py:100"
-    )
+    found = located("fc2.weight", "attribute", SetUp("fc2", "/me/apply.py:100"))
+    assert found.source == "/me/linear.py:7"
+    assert found.what == "module class RowLinear; fc2 is set up at /me/apply.py:100"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,8 @@ def test_a_layout_that_an_attribute_declares_is_located_in_the_parameters_module
 def test_a_layout_that_annotations_declare_is_located_where_they_are_passed(
     located, path: str, source: str
 ) -> None:
-    assert located(path, source) == PASSED
+    found = located(path, source)
+    assert (found.source, found.what) == PASSED
 
 
 def test_an_attribute_in_unknown_code_is_not_located_where_annotations_are_passed(located) -> None:
@@ -93,4 +94,5 @@ def test_a_layout_that_a_file_declares_is_located_at_the_entry_in_it(
     path.write_text("parameters:\n  fc1.weight: {tp_dim: 0}\n  fc2.weight: {tp_dim: 0}\n")
     given = WATCH[0], Annotations(str(path), given=True)
     source = "parameters: fc2.weight"
-    assert located("fc2.weight", source, given=given) == Located((), f"{path}:3", source)
+    found = located("fc2.weight", source, given=given)
+    assert (found.source, found.what) == (f"{path}:3", source)

@@ -16,6 +16,7 @@ from pytest_trainsafe.trace.reader import Trace
 from tests.support.compare.clipped_traces import rung
 from tests.support.compare.traces import only
 from tests.support.localize.blamed_traces import PROGRAM, noting
+from tests.support.localize.said import said
 
 FSDP = Site("wrapper", "/me/fit.py:25", name="fully_shard")
 SCATTER = Reduction("reduce_scatter_tensor(SUM)", ("dp",), "/me/fit.py:30", "", 500)
@@ -52,14 +53,14 @@ def test_a_reduce_scatter_is_not_listed_for_an_ignored_parameter(wrong: RungTrac
     others = with_dtensors(wrong, "fc1.weight", "fc2.weight")
     assert places(others, SCATTER).listed("reduction", ["fc1.bias"]) == []
     assert places(others, SCATTER, BUCKET).listed("reduction", ["fc1.bias"]) == [BUCKET]
-    _, what = places(others, SCATTER).of_phase("reduction", compare(others), ["fc1.bias"])
+    _, what = said(places(others, SCATTER).of_phase("reduction", compare(others), ["fc1.bias"]))
     assert what == "fully_shard is applied here and does not shard these parameters"
 
 
 def test_a_reduce_scatter_is_listed_for_a_parameter_that_fsdp2_shards(wrong: RungTraces) -> None:
     sharded = with_dtensors(wrong, "fc1.weight", "fc1.bias")
     assert places(sharded, SCATTER).listed("reduction", ["fc1.bias"]) == [SCATTER]
-    _, what = places(sharded, SCATTER).of_phase("reduction", compare(sharded), ["fc1.bias"])
+    _, what = said(places(sharded, SCATTER).of_phase("reduction", compare(sharded), ["fc1.bias"]))
     does = "reduces the gradients of the parameters that its module had then"
     assert what == f"fully_shard is applied here and {does}"
 

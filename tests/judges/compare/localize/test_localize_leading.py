@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.compare.localize.code.lines import set_up
+from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, set_up
 from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Annotations, Caller, Made, SetUp, Site
@@ -27,6 +27,7 @@ from tests.support.localize.blamed_traces import (
 )
 from tests.support.localize.call_traces import Flow, flow, values
 from tests.support.localize.call_traces import rung as called
+from tests.support.localize.said import said
 
 TP = Point.of(tp=2)
 MODEL = Site("model", "/me/fit.py:30")
@@ -202,7 +203,7 @@ def test_annotations_are_located_where_they_are_passed_unless_they_are_in_a_file
     of_norm: RungTraces,
 ) -> None:
     def place(*facts: msgspec.Struct) -> tuple[str, str]:
-        return Places(noting(of_norm, *facts).candidate, PROGRAM).of_annotations()
+        return said(Places(noting(of_norm, *facts).candidate, PROGRAM).of_annotations())
 
     watch = Site("watch", "/me/fit.py:12")
     line = ("/me/fit.py:12", "passes the annotations to ctx.watch")
@@ -215,7 +216,7 @@ def test_a_line_that_passes_no_annotation_is_not_named_as_the_one_that_passes_th
 ) -> None:
     watch = Site("watch", "/me/fit.py:12")
     noted = noting(of_norm, watch, Annotations())
-    assert Places(noted.candidate, PROGRAM).of_annotations() == ("", "")
+    assert Places(noted.candidate, PROGRAM).of_annotations() == NOWHERE
 
 
 def test_a_module_that_a_constructor_sets_up_names_its_line_there_and_the_call(
@@ -224,7 +225,10 @@ def test_a_module_that_a_constructor_sets_up_names_its_line_there_and_the_call(
     nested = SetUp("norm", "/me/apply.py:7", "/me/attention.py:31")
     trace = write(tmp_path, training(steps=1), notes=[nested])
 
-    said = "; norm is set up at /me/attention.py:31, called at /me/apply.py:7"
-    assert set_up(trace, "norm", "/me/norm.py:3") == said
-    assert set_up(trace, "norm", "/me/attention.py:3") == "; norm is set up at /me/apply.py:7"
-    assert set_up(trace, "fc1", "/me/norm.py:3") == ""
+    [inside] = set_up(trace, "norm", "/me/norm.py:3")
+    assert str(inside) == "norm is set up at /me/attention.py:31, called at /me/apply.py:7"
+    assert inside.beside("/me/attention.py:31") == "norm is set up, called by /me/apply.py:7"
+    assert inside.beside("/me/apply.py:7") == "calls /me/attention.py:31, where norm is set up"
+    [outside] = set_up(trace, "norm", "/me/attention.py:3")
+    assert str(outside) == "norm is set up at /me/apply.py:7"
+    assert set_up(trace, "fc1", "/me/norm.py:3") == []

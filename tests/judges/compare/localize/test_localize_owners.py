@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pytest_trainsafe.core.clause import words
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE
 from pytest_trainsafe.judges.compare.localize.code.owners import communication, copies
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Applied, CollectiveEvent, SetUp, Site
@@ -16,6 +18,7 @@ from pytest_trainsafe.trace.schema import ModuleEvent, TensorEvent
 from tests.support.compare.clipped_traces import rung
 from tests.support.compare.traces import only
 from tests.support.localize.blamed_traces import described, located_faults, noting
+from tests.support.localize.said import said
 from tests.support.localize.stack_program import Scale, train
 
 SCALE = Applied("fc1", "Scale", "/me/scale.py:5", "/me/scale.py:9")
@@ -74,11 +77,11 @@ def test_a_forward_names_the_collectives_between_the_module_before_and_its_outpu
                 events.append(msgspec.structs.replace(SUMMED, site="/me/other.py:3"))
         events.append(event)
     trace = trace.with_ranks([dataclasses.replace(trace.ranks[0], events=events)])
-    assert communication(trace, "fc1", "/me/model.py:1") == (
+    assert words(communication(trace, "fc1", "/me/model.py:1")) == (
         "its forward calls all_reduce(SUM) over tp at /me/talk.py:3, called at /me/up.py:7"
     )
-    assert "/me/other.py:3" in communication(trace, "fc2", "/me/model.py:1")
-    assert communication(trace, "norm", "/me/model.py:1") == ""
+    assert "/me/other.py:3" in words(communication(trace, "fc2", "/me/model.py:1"))
+    assert communication(trace, "norm", "/me/model.py:1") == []
 
 
 def test_wrong_gradients_of_modules_of_one_class_name_the_class(tmp_path: Path) -> None:
@@ -97,9 +100,9 @@ def test_a_parameter_that_two_stages_hold_names_where_the_later_stage_sets_it_up
     for rank, placed in zip(wrong.candidate.ranks, (first, last), strict=True):
         ranks.append(dataclasses.replace(rank, facts={**rank.facts, SetUp: [placed]}))
     trace = wrong.candidate.with_ranks(ranks)
-    source, what = copies(trace, ["fc1.bias"])
-    assert copies(trace, ["fc1.bias"], "pp") == (source, what)
-    assert copies(trace, ["fc1.bias"], "dp") == ("", "")
+    source, what = said(copies(trace, ["fc1.bias"]))
+    assert said(copies(trace, ["fc1.bias"], "pp")) == (source, what)
+    assert copies(trace, ["fc1.bias"], "dp") == NOWHERE
     assert source == "/me/stages.py:9"
     assert what == (
         "sets up the copy of fc1 on the stage pp=1; the stage pp=0 sets up its copy at "
@@ -109,4 +112,4 @@ def test_a_parameter_that_two_stages_hold_names_where_the_later_stage_sets_it_up
 
 def test_a_parameter_of_one_stage_has_no_copies(tmp_path: Path) -> None:
     trace = wrong_in("main_grad", "fc1.bias", tmp_path, Point.of(dp=2)).candidate
-    assert copies(trace, ["fc1.bias"]) == ("", "")
+    assert copies(trace, ["fc1.bias"]) == NOWHERE

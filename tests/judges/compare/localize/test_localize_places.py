@@ -9,12 +9,14 @@ import msgspec
 import pytest
 import torch
 
+from pytest_trainsafe.core.clause import words
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.fixtures import deepspeed
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judges.compare.localize.blame import Phase
+from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE
 from pytest_trainsafe.judges.compare.localize.code.owners import summed_for_others
 from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.localize.initial import whole_steps
@@ -23,6 +25,7 @@ from pytest_trainsafe.trace.facts import CollectiveEvent, Reduction, SetUp, Site
 from tests.support.compare.clipped_traces import rung
 from tests.support.compare.traces import Record, draw, only
 from tests.support.localize.blamed_traces import PROGRAM, noting
+from tests.support.localize.said import said
 
 REDUCED = Reduction("all_reduce(SUM)", ("dp",), "/me/talk.py:3", "/me/grads.py:10", 16)
 LARGEST = Reduction("all_reduce(MAX)", ("dp",), "/me/talk.py:3", "/me/grads.py:12", 16)
@@ -60,7 +63,7 @@ def place(
     noted = noting(wrong, *lines, *both)
     comparison = with_factor(noted, compare(noted))
     reference = noting(dataclasses.replace(wrong, candidate=wrong.reference), *both).candidate
-    return Places(noted.candidate, PROGRAM, reference).of_phase(phase, comparison, [of])
+    return said(Places(noted.candidate, PROGRAM, reference).of_phase(phase, comparison, [of]))
 
 
 def test_a_reduction_of_the_gradients_size_is_named_with_its_caller(wrong) -> None:
@@ -114,7 +117,7 @@ def test_a_collective_that_was_given_other_gradients_alone_is_not_said_to_reduce
 
     assert places.listed("reduction", ["fc1.bias"]) == listed
     # Where other gradients are reduced is where this one should be.
-    assert places.of_phase("reduction", compare(noted), ["fc1.bias"])[0] == REDUCED.caller
+    assert places.of_phase("reduction", compare(noted), ["fc1.bias"]).source == REDUCED.caller
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +128,7 @@ def unreduced(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.mark.parametrize(
-    ("made", "names", "said"),
+    ("made", "names", "text"),
     [
         (REDUCED, ["norm.weight.grad", "fc2.bias.grad"], "the gradients of 2 other parameters"),
         (OTHERS, [""], "gradients such as that of fc1.weight (128 elements)"),
@@ -134,15 +137,15 @@ def unreduced(tmp_path_factory: pytest.TempPathFactory):
     ],
 )
 def test_a_sum_that_runs_for_other_parameters_is_said_to_miss_this_one(
-    unreduced, made: Reduction, names: list[str], said: str
+    unreduced, made: Reduction, names: list[str], text: str
 ) -> None:
     noted = noting(unreduced, made, *given(*names))
-    clause = summed_for_others(noted.candidate, compare(noted), [made], ["fc1.bias"])
+    clause = words(summed_for_others(noted.candidate, compare(noted), [made], ["fc1.bias"]))
 
-    assert said in clause
-    assert bool(clause) == bool(said)
-    assert ("not for that of fc1.bias" in clause) == bool(said)
-    assert summed_for_others(noted.candidate, compare(noted), [NORM], ["fc1.bias"]) == ""
+    assert text in clause
+    assert bool(clause) == bool(text)
+    assert ("not for that of fc1.bias" in clause) == bool(text)
+    assert summed_for_others(noted.candidate, compare(noted), [NORM], ["fc1.bias"]) == []
 
 
 def test_a_line_that_reduces_some_of_the_gradients_that_are_wrong_together_is_not_named(
@@ -152,9 +155,9 @@ def test_a_line_that_reduces_some_of_the_gradients_that_are_wrong_together_is_no
     comparison = compare(noted)
     found = Places(noted.candidate, PROGRAM, wrong.reference)
 
-    assert found.of_phase("reduction", comparison, ["fc1.bias"])[0] == REDUCED.caller
+    assert found.of_phase("reduction", comparison, ["fc1.bias"]).source == REDUCED.caller
     both = ["fc1.bias", "fc1.weight"]  # of 16 and of 128 elements
-    assert found.of_phase("reduction", comparison, both)[0] == STEP.at
+    assert found.of_phase("reduction", comparison, both).source == STEP.at
 
 
 def test_a_max_reduction_of_gradients_is_named_before_a_sum(wrong) -> None:
@@ -253,8 +256,8 @@ def test_a_norm_wrong_by_the_dp_size_is_located_at_the_gradient_reduction(
 def test_the_line_that_sums_gradients_over_a_given_axis_is_found(wrong) -> None:
     together = Reduction("all_reduce(SUM)", ("tp",), "/me/norms.py:9", "", 48)
     places = Places(noting(wrong, REDUCED, together).candidate, PROGRAM)
-    assert places.summing("tp")[0] == "/me/norms.py:9"
-    assert places.summing("cp") == ("", "")
+    assert places.summing("tp").source == "/me/norms.py:9"
+    assert places.summing("cp") == NOWHERE
 
 
 def test_an_optimizer_step_is_named_with_the_line_that_constructs_the_optimizer(wrong) -> None:
@@ -301,7 +304,7 @@ def test_the_line_named_without_a_localisation_depends_on_the_kind_of_the_first_
 ) -> None:
     noted = noting(wrong, REDUCED, STEP)
     id = TensorId(0, None, kind, "fc1", "bias")  # type: ignore[arg-type]
-    assert Places(noted.candidate, PROGRAM).of_tensor(id, compare(noted))[0] == line
+    assert Places(noted.candidate, PROGRAM).of_tensor(id, compare(noted)).source == line
 
 
 #: A loop of this package's fixtures, which trains a user's model, and the user's program.
@@ -315,7 +318,7 @@ def of_a_loop(wrong, *lines: Reduction | Site, phase: Phase) -> tuple[str, str]:
     """The line named for a fault in a program that one of this package's loops trains."""
     noted = noting(wrong, *lines)
     comparison = with_factor(noted, compare(noted))
-    return Places(noted.candidate, USERS).of_phase(phase, comparison, ["fc1.bias"])
+    return said(Places(noted.candidate, USERS).of_phase(phase, comparison, ["fc1.bias"]))
 
 
 @pytest.mark.parametrize(
@@ -383,11 +386,11 @@ def test_in_whole_steps_a_line_of_the_step_is_named_for_every_tensor(wrong) -> N
     whole = noted.candidate.with_ranks(ranks)
     comparison = compare(noted)
     buffer = TensorId(0, None, "buffer", "fc1", "mean")
-    assert Places(whole, PROGRAM).of_tensor(buffer, comparison)[0] == MODEL.user
-    assert Places(noted.candidate, PROGRAM).of_tensor(buffer, comparison) == ("", "")
+    assert Places(whole, PROGRAM).of_tensor(buffer, comparison).source == MODEL.user
+    assert Places(noted.candidate, PROGRAM).of_tensor(buffer, comparison) == NOWHERE
     update = TensorId(0, None, "update", "fc1", "bias")
     assert whole_steps(comparison, Places(whole, PROGRAM)).source == REDUCED.caller
-    assert Places(whole, PROGRAM).of_tensor(update, comparison)[0] == STEP.at
+    assert Places(whole, PROGRAM).of_tensor(update, comparison).source == STEP.at
 
 
 BACKWARD = Site("backward", "/me/fit.py:33")

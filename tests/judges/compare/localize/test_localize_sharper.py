@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_trainsafe.core.clause import words
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault
@@ -64,15 +65,15 @@ def test_a_call_over_another_axis_between_the_calls_that_make_the_loss_is_named(
 
     inner, outer = "tp", "dp"
     trace, comparison = traced(calls), compare(wrong)
-    assert sharper(trace, {}, [fault], comparison, ()) == (
-        f"; all_reduce(SUM) over {outer} is called at /me/loss.py:5, between calls over {inner}"
+    assert words(sharper(trace, {}, [fault], comparison, ())) == (
+        f"all_reduce(SUM) over {outer} is called at /me/loss.py:5, between calls over {inner}"
     )
     assert of_no_axis(text, trace, fault) == (
         f"{text}; the loss is computed with all_reduce(SUM) over {outer} at /me/loss.py:5, between "
         f"calls over {inner}"
     )
     assert of_no_axis("tp: at tp=1 the fault is gone", trace, fault).endswith("gone")
-    assert sharper(traced(calls[:2]), {}, [fault], comparison, ()) == ""
+    assert sharper(traced(calls[:2]), {}, [fault], comparison, ()) == []
 
 
 def test_a_sum_that_runs_in_a_backward_whose_gradients_are_not_summed_is_named(
@@ -88,12 +89,12 @@ def test_a_sum_that_runs_in_a_backward_whose_gradients_are_not_summed_is_named(
     )
     applied = Applied("fc1", "Up", "/me/up.py:2", "/me/up.py:5")
     trace, fault = noting(wrong, applied, summed).candidate, Fault("backward", "fc1")
-    assert sharper(trace, {}, [fault], compare(wrong), ()) == (
-        "; all_reduce(SUM) over tp is called in it at /me/up.py:7, so its result may not be what "
+    assert words(sharper(trace, {}, [fault], compare(wrong), ())) == (
+        "all_reduce(SUM) over tp is called in it at /me/up.py:7, so its result may not be what "
         "is returned"
     )
     elsewhere = noting(wrong, applied).candidate
-    assert sharper(elsewhere, {}, [fault], compare(wrong), ()) == ""
+    assert sharper(elsewhere, {}, [fault], compare(wrong), ()) == []
 
 
 def test_the_first_wrong_output_of_a_submodule_is_said_to_be_given_a_wrong_input(

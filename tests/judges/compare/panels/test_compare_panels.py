@@ -11,12 +11,14 @@ import msgspec
 import pytest
 
 from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.clause import Clause, at, listed
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located, Pattern
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import MEANINGS, Kind, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison, Measured
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement
+from pytest_trainsafe.judges.compare.localize.code.lines import caller_of, step_of
 from pytest_trainsafe.judges.compare.panels import panels
 from pytest_trainsafe.judges.compare.panels.dataflow import MOST_MODULES
 from pytest_trainsafe.judges.compare.panels.source import source
@@ -24,6 +26,7 @@ from pytest_trainsafe.judges.compare.panels.tensors import MOST_TENSORS
 from pytest_trainsafe.report.panels import Code, Graph, HeatMap, Panel, Section, Series, Table
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import Program
+from pytest_trainsafe.trace.facts import Changed, Site
 
 
 def tensor(module: str, kind: Kind = "activation", name: str = "output", step: int = 0) -> TensorId:
@@ -173,6 +176,13 @@ PROGRAM = (
 )
 
 
+UP = Clause("module class Up")
+
+
+def backward_at(line: str) -> Clause:
+    return listed("its backward runs", [("Sum.backward", line)], kind="backward")
+
+
 def shown_at(judgement: LadderJudgement, located: Located) -> list[tuple[str, str]]:
     """The marked line and the note of each place of code that the page shows."""
     made = panels(dataclasses.replace(judgement, located=located))
@@ -188,10 +198,10 @@ def test_a_wrong_backward_shows_the_autograd_function_first_and_each_place_with_
 ) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
-    absent = f"its name is defined at {tmp_path}/absent.py:3"
+    absent = at("its name is defined", f"{tmp_path}/absent.py:3")
     what = (
-        f"module class Up; layers.1.up is set up at {path}:17; its backward runs Sum.backward at "
-        f"{path}:7; {absent}; zero has no effect"
+        *(UP, at("layers.1.up is set up", f"{path}:17", kind="set up"), backward_at(f"{path}:7")),
+        *(absent, Clause("zero has no effect")),
     )
     judgement = judged(IDS, {tensor("layers.1.up", "activation_grad"): 1e-2})
 
@@ -208,7 +218,7 @@ def test_a_wrong_backward_shows_the_autograd_function_first_and_each_place_with_
 def test_beside_a_wrong_loss_the_forward_of_a_wrong_backward_is_shown_first(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
-    what = f"module class Up; its backward runs Sum.backward at {path}:7"
+    what = (UP, backward_at(f"{path}:7"))
     judgement = judged(IDS, {tensor("layers.1.up", "activation_grad"): 1e-2})
     faults = (("backward", "layers.1.up"), ("loss", ""))
 
@@ -224,7 +234,7 @@ def test_a_module_that_calls_its_own_wrongly_shows_the_line_of_the_call_first(
     caller.write_text("\n" * 20 + "x = layer(first)\n")
     judgement = judged(IDS, {tensor("layers.1.up"): 1e-2})
     faults = (("forward", "layers.1.up"),)
-    what = f"module class Up; layers.1.up.a is called at {caller}:21"
+    what = (UP, at("layers.1.up.a is called", f"{caller}:21", kind="call"))
 
     found = shown_at(judgement, Located((), f"{path}:1", what, faults))
     assert found == [
@@ -232,7 +242,7 @@ def test_a_module_that_calls_its_own_wrongly_shows_the_line_of_the_call_first(
         ("def forward(self, x):", "forward of module class Up"),
     ]
     # A line that calls the whole model is behind every fault, and no cause of one.
-    what = f"module class Up; the model is called at {caller}:21"
+    what = (UP, at("the model is called", f"{caller}:21"))
     found = shown_at(judgement, Located((), f"{path}:1", what, faults))
     assert [line for line, _ in found] == ["def forward(self, x):", "x = layer(first)"]
 
@@ -247,7 +257,8 @@ def test_a_setting_that_differs_shows_the_construction_of_the_optimizer_first(
     [finding] = judgement.rungs[0].comparison.findings
     pattern = Pattern("scaled", "twice", cause=cause, factor=2.0)
     judgement.rungs[0].comparison.findings[:] = [msgspec.structs.replace(finding, pattern=pattern)]
-    what = f"steps the optimizer; SGD is constructed at {path}:42"
+    constructed = at("SGD is constructed", f"{path}:42", kind="construction")
+    what = (Clause("steps the optimizer"), constructed)
 
     found = shown_at(judgement, Located((), f"{path}:21", what, (("optimizer", "a"),)))
     assert [line for line, _ in found][first] == "optimizer.step()"
@@ -332,15 +343,16 @@ def test_the_functions_that_the_first_line_calls_follow_it(tmp_path: Path) -> No
         + "class Stage:\n    pass\n"
     )  # fmt: skip
     lines = path.read_text().splitlines()
-    at, cls = (lines.index(each) + 1 for each in ("    return Stage(numbers(n))", "class Stage:"))
-    what = f"sets up layers.0 on its stage; module class Stage is at {path}:{cls}"
-    shown = source(Located((), f"{path}:{at}", what), [], explained=False)
+    line, cls = (lines.index(each) + 1 for each in ("    return Stage(numbers(n))", "class Stage:"))
+    stage = at("module class Stage", f"{path}:{cls}", by=" is at ")
+    what = (Clause("sets up layers.0 on its stage"), stage)
+    shown = source(Located((), f"{path}:{line}", what), [], explained=False)
 
     marked = [code.lines[code.marked - code.first].strip() for code in shown]
     assert marked == ["return Stage(numbers(n))", "def numbers(n):", "class Stage:"]
     assert [code.note for code in shown] == [
         "sets up layers.0 on its stage",
-        f"called by {relative(f'{path}:{at}')}",
+        f"called by {relative(f'{path}:{line}')}",
         "module class Stage",
     ]
 
@@ -355,7 +367,8 @@ def test_the_functions_between_a_line_and_its_caller_are_shown(tmp_path: Path) -
         + "balance(every)\n"
     )  # fmt: skip
     last = len(path.read_text().splitlines())
-    what = f"changes buffers, by add_; called at {path}:{last}"
+    changed = Changed(0, f"{path}:3", "add_", f"{path}:{last}")
+    what = (Clause("changes buffers, by add_"), *caller_of(changed))
     shown = source(Located((), f"{path}:3", what), [], explained=False)
 
     marked = [code.lines[code.marked - code.first].strip() for code in shown]
@@ -380,7 +393,7 @@ def test_the_point_decides_which_lines_of_a_shown_function_did_not_run(
     judgement = dataclasses.replace(
         judged(IDS, {IDS[2]: 0.5}),
         case=Case(Point.of(axes), Program("fit:train"), Settings()),
-        located=Located((), f"{path}:1", "reduces"),
+        located=Located((), f"{path}:1", (Clause("reduces"),)),
     )
     code = find(Code, [*panels(judgement)])
     # By dp, programs also mean dp and cp together, so that at cp=2 nothing is known of it.
@@ -393,8 +406,11 @@ def test_what_a_step_runs_is_said_beside_each_place_alone(tmp_path: Path) -> Non
     path.write_text(
         f"optimizer.step()\n{fill}def step(self):\n    pass\n{fill}def update(self):\n    pass\n"
     )
-    runs = f"Muon.step is defined at {path}:22, which runs Muon.update at {path}:44"
-    shown = source(Located((), f"{path}:1", f"steps; {runs}"), [], explained=False)
+    runs = step_of(
+        Site("stepper", f"{path}:22", name="Muon"),
+        [Site("steps", f"{path}:44", name="Muon.update")],
+    )
+    shown = source(Located((), f"{path}:1", (Clause("steps"), runs)), [], explained=False)
     notes = {code.marked: code.note for code in shown}
     assert notes[22] == "Muon.step is defined"
     assert notes[44] == "Muon.step runs Muon.update"

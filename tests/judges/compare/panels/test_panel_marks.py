@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_trainsafe.core.clause import Clause, at
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -137,7 +138,7 @@ def test_the_lines_that_set_a_mark_are_found_from_the_condition_that_reads_it(
         verdict="fail", judge="compare", check="norm", message="",
         where=TensorId(0, 0, "main_grad", "", "table"), pattern=Pattern("partial sum", "terms"),
     )  # fmt: skip
-    located = Located((), f"{path}:30", "all_reduce over tp", (("reduction", "table"),))
+    located = Located((), f"{path}:30", (Clause("all_reduce over tp"),), (("reduction", "table"),))
     shown = source(located, [lead], explained=False)
     assert [
         code.note.partition(";")[0] for code in shown if code.title.endswith("mark is set")
@@ -165,7 +166,7 @@ def test_what_a_forward_calls_stands_before_the_line_that_sets_up_its_module(
         "class Up:\n    def forward(self, x):\n        return twice(x)\n\n\n"
         "def twice(x):\n    return 2 * x\n" + "FILLER = 1\n" * 20 + "up = Up()\n"
     )
-    what = f"module class Up; layers.0 is set up at {path}:28"
+    what = (Clause("module class Up"), at("layers.0 is set up", f"{path}:28", kind="set up"))
     faults = (("forward", "layers.0"),)
     shown = source(Located((), f"{path}:1", what, faults), [], explained=False)
     assert [code.lines[code.marked - code.first].strip() for code in shown] == [
@@ -173,7 +174,7 @@ def test_what_a_forward_calls_stands_before_the_line_that_sets_up_its_module(
     ]
     # If other modules of the class agree, the line that sets it up comes first.
     agree = "layers.1 of the same class agrees, so look at what this one is set up with"
-    what = f"module class Up; {agree}, at {path}:28"
+    what = (Clause("module class Up"), at(agree, f"{path}:28", by=", at ", kind="set up apart"))
     shown = source(Located((), f"{path}:1", what, faults), [], explained=False)
     assert shown[0].lines[shown[0].marked - shown[0].first] == "up = Up()"
 
@@ -204,7 +205,9 @@ def test_a_line_that_cannot_have_run_sets_no_mark_and_each_named_setter_has_its_
         verdict="fail", judge="compare", check="norm", message="",
         where=TensorId(0, 0, "main_grad", "", "table"), pattern=Pattern("partial sum", "terms"),
     )  # fmt: skip
-    located = Located((), f"{path}:{reduces}", "all_reduce over tp", (("reduction", "table"),))
+    located = Located(
+        (), f"{path}:{reduces}", (Clause("all_reduce over tp"),), (("reduction", "table"),)
+    )
 
     def notes(cp: int) -> str:
         shown = source(located, [lead], explained=False, ran=Ran(axes={"cp": cp}))
@@ -226,7 +229,9 @@ def test_a_place_that_cannot_have_run_is_not_offered(tmp_path: Path) -> None:
     path.write_text(
         "def step(cp):\n    if cp > 1:\n        all_reduce(1)\n" + "F = 1\n" * 20 + "step(2)\n"
     )
-    located = Located((), f"{path}:24", f"called at {path}:3", (("unheld", "w"),))
+    located = Located(
+        (), f"{path}:24", (at("called", f"{path}:3", kind="caller"),), (("unheld", "w"),)
+    )
 
     def marked(cp: int) -> list[int]:
         return [c.marked for c in source(located, [], explained=False, ran=Ran(axes={"cp": cp}))]
@@ -308,7 +313,7 @@ def test_what_only_a_line_that_did_not_run_leads_to_is_not_shown(tmp_path: Path)
         f"{fill}def gather(x):\n    return deeper(x)\n{fill}def deeper(x):\n    return x\n"
         f"{fill}def copy(x):\n    return x\n"
     )
-    located = Located((), f"{path}:1", "forward of class Model")
+    located = Located((), f"{path}:1", (Clause("forward of class Model"),))
 
     def named(cp: int) -> set[str]:
         shown = source(located, [], explained=False, ran=Ran(axes={"cp": cp}))
@@ -334,7 +339,9 @@ def test_a_setter_in_a_function_about_the_module_of_the_wrong_parameter_is_shown
         where=TensorId(0, 0, "main_grad", "layers.1.router", "weight"),
         pattern=Pattern("partial sum", "terms"),
     )  # fmt: skip
-    located = Located((), f"{path}:{reduces}", "all_reduce over tp", (("reduction", "w"),))
+    located = Located(
+        (), f"{path}:{reduces}", (Clause("all_reduce over tp"),), (("reduction", "w"),)
+    )
     shown = source(located, [lead], explained=False)
     setters = [code for code in shown if code.title.endswith("mark is set")]
     assert setters[0].lines[setters[0].marked - setters[0].first].strip() == "mark(router.weight)"

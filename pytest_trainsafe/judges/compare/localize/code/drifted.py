@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.clause import Clause
 from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.core.usage import name_list, name_ranks
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, caller_of
 from pytest_trainsafe.trace.facts import Changed
 from pytest_trainsafe.trace.reader import Trace
 
@@ -61,13 +62,12 @@ class Drift:
             f"{self._ranks} alone"
         )
 
-    def place(self) -> tuple[str, str]:
-        """The line and what it does; "" for both if there is none."""
+    def place(self) -> Place:
+        """The line and what it does; NOWHERE if there is none."""
         if self._line is None:
-            return "", ""
-        led = f"; called at {relative(self._line.caller)}" if self._line.caller else ""
-        what = f"changes parameters by {self._line.operation} on {self._ranks} alone{led}"
-        return self._line.at, what
+            return NOWHERE
+        what = Clause(f"changes parameters by {self._line.operation} on {self._ranks} alone")
+        return Place(self._line.at, (what, *caller_of(self._line)))
 
     def _changes(self, trace: Trace) -> dict[tuple[str, str], tuple[Changed, set[int]]]:
         """By line and operation, its first event and the ranks on which it changes the names."""

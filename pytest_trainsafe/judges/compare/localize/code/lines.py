@@ -6,14 +6,17 @@ Called by `judges.compare.localize.code.places` and `judges.compare.localize.des
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_trainsafe.core.clause import Clause, at, listed
 from pytest_trainsafe.core.code_files import is_fixture, is_installed, relative
 from pytest_trainsafe.judges.compare.explain.groups import over
 from pytest_trainsafe.report.source import assigned_at
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import (
     Caller,
+    Changed,
     CollectiveEvent,
     Made,
     MadeWhat,
@@ -24,14 +27,28 @@ from pytest_trainsafe.trace.facts import (
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
-#: A source line and its description: "file:line" and a phrase; both "" for none.
-Place = tuple[str, str]
-NOWHERE: Place = ("", "")
 
-#: The clause on an asynchronous reduction.
-UNWAITED = (
-    "; the call is asynchronous (async_op=True), so its result must not be used before a wait: the "
-    "assertion assert_schedule_independent finds a missing wait"
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A source line, "file:line", and clauses that describe it; false and empty for none."""
+
+    source: str = ""
+    clauses: tuple[Clause, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.source)
+
+    def and_also(self, *more: Clause) -> Place:
+        """The same place with more clauses."""
+        return Place(self.source, (*self.clauses, *more))
+
+
+NOWHERE = Place()
+
+_UNWAITED = Clause(
+    "the call is asynchronous (async_op=True), so its result must not be used before a wait: the "
+    "assertion assert_schedule_independent finds a missing wait",
+    kind="unwaited",
 )
 
 #: Of the lines that the loss is computed from, at most so many are named beside the last one.
@@ -42,18 +59,20 @@ _MOST_OF_LOSS_CALLS = 4
 _MOST_CALLED = 4
 
 
-def set_up(candidate: Trace, module: str, source: str) -> str:
-    """A clause on the line that put a module into its place, if its code is at `source`.
+def set_up(candidate: Trace, module: str, source: str) -> list[Clause]:
+    """The clause on the line that put a module into its place, if its code is at `source`.
 
     If a constructor of the program did, it is the line in it, with the line that led there.
     """
     placed = (each for rank in candidate.ranks for each in rank.events_of(SetUp))
     found = next((each for each in placed if each.module == module), None)
     if found is None:
-        return ""
-    led = f", called at {relative(found.at)}" if own(found.at) and found.at != found.inside else ""
-    inside = apart(f"; {module} is set up at {relative(found.inside)}{led}", found.inside, source)
-    return inside or apart(f"; {module} is set up at {relative(found.at)}", found.at, source)
+        return []
+    words = f"{module} is set up"
+    if is_apart(found.inside, source):
+        led = found.at if own(found.at) and found.at != found.inside else ""
+        return [at(words, found.inside, kind="set up").called_at(led)]
+    return [at(words, found.at, kind="set up")] if is_apart(found.at, source) else []
 
 
 def set_up_at(candidate: Trace, module: str) -> str:
@@ -63,15 +82,15 @@ def set_up_at(candidate: Trace, module: str) -> str:
     return next((line for line in lines if own(line)), "")
 
 
-def constructed(candidate: Trace, module: str, source: str) -> str:
-    """A clause on the user's line that constructs a module whose own class is at `source`.
+def constructed(candidate: Trace, module: str, source: str) -> list[Clause]:
+    """The clause on the user's line that constructs a module whose own class is at `source`.
 
     It is a line in the constructor of the module around it, if the user wrote that.
     """
     placed = (each for rank in candidate.ranks for each in rank.events_of(SetUp))
     lines = next(((each.inside, each.at) for each in placed if each.module == module), ())
     line = next((line for line in lines if own(line) and line != source), "")
-    return f"; {module} is set up at {relative(line)}" if line else ""
+    return [at(f"{module} is set up", line, kind="set up")] if line else []
 
 
 def made(candidate: Trace, what: MadeWhat, name: str) -> str:
@@ -80,26 +99,26 @@ def made(candidate: Trace, what: MadeWhat, name: str) -> str:
     return next((each.at for each in events if (each.what, each.name) == (what, name)), "")
 
 
-def calls(candidate: Trace, module: str, source: str) -> str:
-    """A clause on a line that calls a module for `module`, whose code is at `source`.
+def calls(candidate: Trace, module: str, source: str) -> list[Clause]:
+    """The clause on a line that calls a module for `module`, whose code is at `source`.
 
-    If there is none, it is on the functions that `module` has as attributes, which may call one.
+    If there is none, clauses on the functions that `module` has as attributes, which may call one.
     """
     found = (each for rank in candidate.ranks for each in rank.events_of(Caller))
     for call in found:
-        clause = apart(f"; {call.module} is called at {relative(call.at)}", call.at, source)
-        if call.by == module and clause:
-            return clause
+        if call.by == module and is_apart(call.at, source):
+            return [at(f"{call.module} is called", call.at, kind="call")]
     return _held(candidate, module, source)
 
 
-def _held(candidate: Trace, module: str, source: str) -> str:
-    """A clause on the functions of other files that a module has as attributes."""
+def _held(candidate: Trace, module: str, source: str) -> list[Clause]:
+    """Clauses on the functions of other files that a module has as attributes."""
     events = (rank.modules[module] for rank in candidate.ranks if module in rank.modules)
-    return "".join(
-        apart(f"; its {name} is defined at {relative(line)}", line, source)
+    return [
+        at(f"its {name} is defined", line)
         for name, line in next((event.functions for event in events), ())[:_MOST_CALLED]
-    )
+        if is_apart(line, source)
+    ]
 
 
 def of_loss(candidate: Trace, start: Place, agreed: str = "") -> Place:
@@ -109,7 +128,7 @@ def of_loss(candidate: Trace, start: Place, agreed: str = "") -> Place:
     such as `(loss * scale).backward()`, it is the line before that, and the description has both.
     But if the loss that the line `agreed` records agrees, it is the first line after that one.
     """
-    backward, _ = start
+    backward = start.source
     events = (each for rank in candidate.ranks for each in rank.events_of(Made))
     found = next((each for each in events if each.what == "loss"), None)
     lines = [] if found is None else [line for line in (found.at, *found.of) if own(line)]
@@ -119,19 +138,33 @@ def of_loss(candidate: Trace, start: Place, agreed: str = "") -> Place:
         line, others = later[-1], [line for line in lines if line != later[-1]]
     else:
         line, *others = [line for line in lines if line != backward] or lines
-    what = "makes the loss"
-    if others:
-        names = " and ".join(map(relative, others[:_MOST_OF_LOSS]))
-        what += f" from what is computed at {names}"
-    if line == backward:
-        return line, f"{what} and starts the backward"
-    return line, f"{what}; the backward starts at {relative(backward)}"
+    ends = " and starts the backward" if line == backward else ""
+    clauses = [_makes_the_loss(others[:_MOST_OF_LOSS], ends)]
+    if line != backward:
+        clauses.append(at("the backward starts", backward))
+    return Place(line, tuple(clauses))
+
+
+def _makes_the_loss(others: list[str], ends: str) -> Clause:
+    """The clause on a line that makes the loss from what is computed at `others`, and then `ends`.
+
+    Beside each of these it says what is computed there.
+    """
+    if not others:
+        return Clause(f"makes the loss{ends}")
+    names = " and ".join(map(relative, others))
+    beside = "the loss is made from what is computed here"
+    text = f"makes the loss from what is computed at {names}{ends}"
+    return Clause(text, tuple((line, beside) for line in others), "made")
 
 
 def of_reported(place: Place) -> Place:
     """The line that makes the loss that a line reports; `place` if that names no variable."""
-    line = assigned_at(place[0], "loss")
-    return (line, f"makes the loss, which {relative(place[0])} reports") if line else place
+    line = assigned_at(place.source, "loss")
+    if not line:
+        return place
+    reports = f"makes the loss, which {relative(place.source)} reports"
+    return Place(line, (Clause(reports, ((place.source, reports),)),))
 
 
 def follows(line: str, other: str) -> bool:
@@ -140,17 +173,23 @@ def follows(line: str, other: str) -> bool:
     return file == other.rpartition(":")[0] and int(number) > int(other.rpartition(":")[2])
 
 
-def called_by(stepper: Site, sites: Iterable[Site]) -> str:
-    """A clause on the project's functions that the step of an optimizer of its own runs."""
-    called = [site for site in sites if site.what == "steps" and site.at != stepper.at]
-    named = [f"{each.name} at {relative(each.at)}" for each in called[:_MOST_CALLED]]
-    return f", which runs {' and '.join(named)}" if named else ""
+def step_of(stepper: Site, sites: Iterable[Site]) -> Clause:
+    """The clause on the step of an optimizer of the project's own, and the functions it runs."""
+    name = f"{stepper.name}.step"
+    defined = at(f"{name} is defined", stepper.at)
+    called = [
+        (each.name, each.at) for each in sites if each.what == "steps" and each.at != stepper.at
+    ][:_MOST_CALLED]
+    if not called:
+        return defined
+    whole, runs = listed(f"{defined}, which runs", called), listed(f"{name} runs", called)
+    return Clause(whole.text, (*defined.lines, *runs.lines))
 
 
-def collectives_of_loss(candidate: Trace) -> str:
-    """A clause on the collectives between the model and the loss; "" if there are none."""
-    listed = [f"{call} over {axes} at {at}" for call, axes, at in calls_of_loss(candidate)]
-    return f"; the loss is computed with {', '.join(listed)}" if listed else ""
+def collectives_of_loss(candidate: Trace) -> list[Clause]:
+    """The clause on the collectives between the model and the loss, if there are any."""
+    items = [(f"{call} over {axes}", line) for call, axes, line in calls_of_loss(candidate)]
+    return [listed("the loss is computed with", items, by=", ")] if items else []
 
 
 def calls_of_loss(candidate: Trace) -> list[tuple[str, str, str]]:
@@ -170,9 +209,9 @@ def calls_of_loss(candidate: Trace) -> list[tuple[str, str, str]]:
                 calls.clear()
             ended = event.id.kind != "activation"
         elif isinstance(event, CollectiveEvent) and own(event.user or event.site) and not ended:
-            at, axes = relative(event.user or event.site), over(candidate.point, event.ranks)
+            axes = over(candidate.point, event.ranks)
             if axes and not event.backward and event.peer is None:
-                calls[str(event), axes, at] = None
+                calls[str(event), axes, event.user or event.site] = None
     return [*calls][:_MOST_OF_LOSS_CALLS]
 
 
@@ -180,10 +219,9 @@ def _has_loss(rank: RankTrace) -> bool:
     return any(id.kind == "loss" for id in rank.tensors)
 
 
-def apart(clause: str, line: str, source: str) -> str:
-    """A clause that names `line`, if that is in another file than `source`; else ""."""
-    file, other = line.rpartition(":")[0], source.rpartition(":")[0]
-    return clause if own(line) and file != other else ""
+def is_apart(line: str, source: str) -> bool:
+    """Whether a line is the user's, and in another file than `source`."""
+    return own(line) and line.rpartition(":")[0] != source.rpartition(":")[0]
 
 
 def own(line: str) -> bool:
@@ -191,19 +229,25 @@ def own(line: str) -> bool:
     return bool(line) and not (is_installed(line) or is_fixture(line))
 
 
-def through(site: Site) -> str:
-    """Returns ", through FILE:LINE" if the user's code called a package that does the work.
+def through(site: Site, does: str) -> Clause:
+    """The clause that a line of the user's does something: perhaps through a line of a package."""
+    if not site.user or site.at == site.user:
+        return Clause(does)
+    text = f"{does}, through {relative(site.at)}"
+    return Clause(text, ((site.at, text),))
 
-    FILE:LINE is the line in the package.  Returns "" if the user's own line does the work.
-    """
-    return f", through {relative(site.at)}" if site.user and site.at != site.user else ""
+
+def caller_of(line: Changed) -> list[Clause]:
+    """The clause on what calls the function that a line changing values is in, if it is known."""
+    if not line.caller:
+        return []
+    text = f"called at {relative(line.caller)}"
+    return [Clause(text, ((line.caller, f"leads to {relative(line.at)}"),), "caller")]
 
 
-def unwaited(made: Reduction) -> str:
-    """A clause on an asynchronous reduction, whose result may be used too early; else ""."""
-    if not made.asynchronous:
-        return ""
-    return UNWAITED
+def unwaited(made: Reduction) -> list[Clause]:
+    """The clause on an asynchronous reduction, whose result may be used too early."""
+    return [_UNWAITED] if made.asynchronous else []
 
 
 def program_line(program: Program) -> str:

@@ -9,12 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.clause import Clause, Kind, at, listed
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.groups import over
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault
-from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, apart, follows, own
+from pytest_trainsafe.judges.compare.localize.code.lines import (
+    NOWHERE,
+    Place,
+    follows,
+    is_apart,
+    own,
+)
 from pytest_trainsafe.judges.compare.localize.gradients import (
     adds_up,
     given_at,
@@ -36,115 +42,127 @@ def taking_part(
     group: Sequence[Fault],
     source: str,
     parameters: int,
-) -> str:
-    """Clauses on code that takes part in faults of one kind whose line is `source`; "" for none.
+) -> list[Clause]:
+    """Clauses on code that takes part in faults of one kind whose line is `source`.
 
     `parameters` is the number of compared parameters: a class is named if only some are wrong.
     """
     fault = group[0]
     if fault.target == PROGRAM or fault.condition or fault.uncalled:
-        return ""
+        return []
     match fault.phase:
         case "weights" | "reduction":
             some = len(group) < parameters
-            return common_class(modules, [each.target for each in group], source) if some else ""
+            return common_class(modules, [each.target for each in group], source) if some else []
         case "clearing":
             return reduced_at(candidate, source)
         case "backward":
             return functions(candidate, fault.target, True, source)
         case "forward":
             runs = functions(candidate, fault.target, False, source)
-            calls = communication(candidate, fault.target, source)
-            return runs + (calls and f"; {calls}")
-    return ""
+            return [*runs, *communication(candidate, fault.target, source)]
+    return []
 
 
-def reduced_at(candidate: Trace, source: str) -> str:
-    """A clause on the first line that reduces gradients: they may be kept there beside `grad`."""
+def reduced_at(candidate: Trace, source: str) -> list[Clause]:
+    """The clause on the first line that reduces gradients: they may be kept there beside `grad`."""
     for rank in candidate.ranks:
         for made in rank.events_of(Reduction):
             line = made.caller if own(made.caller) else made.site
             if made.of == "gradients" and line != source and own(line):
-                return f"; gradients are reduced at {relative(line)}"
-    return ""
+                return [at("gradients are reduced", line)]
+    return []
 
 
-def other_class(modules: Mapping[str, ModuleEvent], group: Sequence[Fault], source: str) -> str:
-    """A clause on a class that is not at `source` and has parameters of the group."""
+def other_class(
+    modules: Mapping[str, ModuleEvent], group: Sequence[Fault], source: str
+) -> list[Clause]:
+    """The clause on a class that is not at `source` and has parameters of the group."""
     for fault in group:
         cls, line = module_code(modules, fault.target.rpartition(".")[0])
         if line and line != source:
-            return f"; another class with wrong parameters is {cls} at {relative(line)}"
-    return ""
+            return [at(f"another class with wrong parameters is {cls}", line)]
+    return []
 
 
-def functions(candidate: Trace, module: str, backward: bool, source: str) -> str:
-    """A clause on the program's autograd functions that a module at `source` applies.
+def functions(candidate: Trace, module: str, backward: bool, source: str) -> list[Clause]:
+    """The clause on the program's autograd functions that a module at `source` applies.
 
     If `backward`, it has the line of each function's backward.  Else it has that of the forward,
     without functions in the file of the module: the module's own code shows their calls.
     """
     what = "backward" if backward else "forward"
-    found: dict[str, None] = {}
+    found: dict[tuple[str, str], None] = {}
     for rank in candidate.ranks:
         for each in rank.events_of(Applied):
             line = each.backward if backward else each.forward
             near = backward and own(line) and line != source
-            if each.module == module and (near or apart(each.name, line, source)):
-                found[f"{each.name}.{what} at {relative(line)}"] = None
-    listed = " and ".join([*found][:_MOST])
-    return f"; its {what} runs {listed}" if listed else ""
+            if each.module == module and (near or (each.name and is_apart(line, source))):
+                found[f"{each.name}.{what}", line] = None
+    kind: Kind = "backward" if backward else ""
+    return [listed(f"its {what} runs", [*found][:_MOST], kind=kind)] if found else []
 
 
-def communication(candidate: Trace, module: str, source: str) -> str:
-    """A clause on the collectives that the forward of a module at `source` calls in other places.
+def communication(candidate: Trace, module: str, source: str) -> list[Clause]:
+    """The clause on the collectives that the forward of a module at `source` calls elsewhere.
 
     They are those of its first recorded call, after the last module that it calls has returned.
     """
     for rank in candidate.ranks:
-        calls: dict[str, None] = {}
+        calls: dict[tuple[str, str, str], None] = {}
         for event in rank.events:
             if isinstance(event, CollectiveEvent) and not event.backward:
                 line = event.user or event.site
                 if event.step is not None and own(line) and line != source:
-                    called = apart(f", called at {relative(event.caller)}", event.caller, source)
-                    axes = over(candidate.point, event.ranks)
-                    calls[f"{event} over {axes} at {relative(line)}{called}"] = None
+                    led = event.caller if is_apart(event.caller, source) else ""
+                    calls[f"{event} over {over(candidate.point, event.ranks)}", line, led] = None
             elif isinstance(event, TensorEvent) and event.id.kind == "activation":
                 if event.id.module == module and calls:
-                    return f"its forward calls {' and '.join([*calls][:_MOST])}"
+                    return [_called([*calls][:_MOST])]
                 calls.clear()
-    return ""
+    return []
 
 
-def common_class(modules: Mapping[str, ModuleEvent], targets: Collection[str], source: str) -> str:
-    """A clause on the class of the modules that have the parameters `targets`, if all are of one.
+def _called(calls: Sequence[tuple[str, str, str]]) -> Clause:
+    """The clause on calls of a forward: what is called, the line, and what led there, or ""."""
+    does = "its forward calls"
+    named = (str(at(call, line).called_at(led)) for call, line, led in calls)
+    each = (at(f"{does} {call}", line).called_at(led) for call, line, led in calls)
+    lines = tuple(line for clause in each for line in clause.lines)
+    return Clause(f"{does} {' and '.join(named)}", lines)
 
-    "" if the class is at `source`, or not the program's.
+
+def common_class(
+    modules: Mapping[str, ModuleEvent], targets: Collection[str], source: str
+) -> list[Clause]:
+    """The clause on the class of the modules that have the parameters `targets`, if all are of one.
+
+    None if the class is at `source`, or not the program's.
     """
     found = {module_code(modules, path.rpartition(".")[0]) for path in targets}
     if len(found) != 1:
-        return ""
+        return []
     ((cls, line),) = found
     its = "its module" if len(targets) == 1 else "their modules"
-    return apart(f"; the class of {its}, {cls}, is at {relative(line)}", line, source)
+    clause = at(f"the class of {its}, {cls}", line, by=", is at ")
+    return [clause] if is_apart(line, source) else []
 
 
-def set_up_after(candidate: Trace, targets: Collection[str], line: str) -> str:
-    """A clause on the one line below `line` that puts the modules of `targets` into the model.
+def set_up_after(candidate: Trace, targets: Collection[str], line: str) -> list[Clause]:
+    """The clause on the one line below `line` that puts the modules of `targets` into the model.
 
-    `targets` are paths of parameters; "" if their modules are put there at another place.
+    `targets` are paths of parameters; none if their modules are put there at another place.
     """
     modules = {path.rpartition(".")[0] for path in targets}
     placed = {each.module: each.at for rank in candidate.ranks for each in rank.events_of(SetUp)}
     lines = {placed.get(module, "") for module in modules}
     if len(lines) != 1:
-        return ""
-    (at,) = lines
-    if not at or not follows(at, line):
-        return ""
-    are = "is" if len(modules) == 1 else "are"
-    return f"; {' and '.join(sorted(modules))} {are} set up after that, at {relative(at)}"
+        return []
+    (after,) = lines
+    if not after or not follows(after, line):
+        return []
+    names = f"{' and '.join(sorted(modules))} {'is' if len(modules) == 1 else 'are'}"
+    return [at(f"{names} set up after that", after, by=", at ", kind="set up")]
 
 
 def copies(candidate: Trace, targets: Sequence[str], over: str = "") -> Place:
@@ -172,13 +190,11 @@ def copies(candidate: Trace, targets: Sequence[str], over: str = "") -> Place:
     first, last = min(lines), max(lines)
     if not own(lines[last]):
         return NOWHERE
-    other = ""
+    clauses = [Clause(f"sets up the copy of {path.rpartition('.')[0]} on the stage {axis}={last}")]
     if own(lines[first]):
-        other = f"; the stage {axis}={first} sets up its copy at {relative(lines[first])}"
-    return lines[last], (
-        f"sets up the copy of {path.rpartition('.')[0]} on the stage {axis}={last}{other}; no call "
-        f"that reduces the gradient of the copies over {axis} was seen"
-    )
+        clauses.append(at(f"the stage {axis}={first} sets up its copy", lines[first]))
+    unreduced = f"no call that reduces the gradient of the copies over {axis} was seen"
+    return Place(lines[last], (*clauses, Clause(unreduced)))
 
 
 def _of_size(candidate: Trace, size: int) -> str:
@@ -189,21 +205,21 @@ def _of_size(candidate: Trace, size: int) -> str:
 
 def summed_for_others(
     candidate: Trace, comparison: Comparison, reductions: Sequence[Reduction], targets: list[str]
-) -> str:
-    """A clause on a sum that runs for other parameters and not for `targets`, which need it.
+) -> list[Clause]:
+    """The clause on a sum that runs for other parameters and not for `targets`, which need it.
 
     Other parameters are known by the names of the tensors that the calls were given, or by their
-    numbers of elements.  "" if no call runs, or if one may be of `targets`, which are paths.
+    numbers of elements.  None if no call runs, or if one may be of `targets`, which are paths.
     """
     axis = unsummed(comparison, targets, {"param_grad"}) or unsummed(comparison, targets)
     over = [made for made in reductions if axis in made.axes and adds_up(made)]
     if not over:
-        return ""
+        return []
     possible = not_of_others(candidate, over, targets)
     own_sizes, others = sizes_of(candidate, targets)
     sizes = {made.numel for made in possible}
     if sizes & own_sizes or sizes - others or len(sizes) >= MAX_SIZES:
-        return ""  # of these parameters, or of a bucket
+        return []  # of these parameters, or of a bucket
     if possible:
         least, *more = sorted(size for size in sizes if size is not None)
         said = f"gradients such as that of {_of_size(candidate, least)} ({least} elements"
@@ -216,4 +232,4 @@ def summed_for_others(
     these = f"that of {targets[0]}" if len(targets) == 1 else f"these {len(targets)} parameters"
     if possible and len(own_sizes) == 1:
         these += f" ({min(own_sizes)} elements)"
-    return f"; {over[0]} at {relative(line)} runs for {said} and not for {these}"
+    return [at(str(over[0]), line, more=f" runs for {said} and not for {these}")]

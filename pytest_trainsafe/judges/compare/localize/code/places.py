@@ -6,8 +6,10 @@ Reads the lines that the recorder stored, for `localize/description.py` and `loc
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from pytest_trainsafe.core.code_files import is_fixture, relative
+from pytest_trainsafe.core.clause import Clause, at
+from pytest_trainsafe.core.code_files import is_fixture
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import name_list
@@ -18,11 +20,11 @@ from pytest_trainsafe.judges.compare.localize.code.drifted import Drift
 from pytest_trainsafe.judges.compare.localize.code.lines import (
     NOWHERE,
     Place,
-    called_by,
     has_whole_steps_only,
     of_reported,
     own,
     program_line,
+    step_of,
     through,
     unwaited,
     writes_of,
@@ -122,12 +124,12 @@ class Places:
                 found = self._does("step")
             case "optimizer":
                 found = Drift(self.candidate, self.reference, comparison, {*targets}).place()
-                found = found if found[0] else self._optimizer()
+                found = found or self._optimizer()
             case "unheld":
                 found = UnheldLines(self.candidate, self.reference, comparison, {*targets}).place()
             case _:
                 return NOWHERE
-        return found if found[0] else (program_line(self.program), "the program")
+        return found or self._program()
 
     def changed(self, comparison: Comparison, targets: Iterable[str]) -> Site | None:
         """The line that changes the gradients of `targets` wrongly after their backward.
@@ -141,8 +143,8 @@ class Places:
         wrapped = any(site.what == "wrapper" for site in self.sites)
         if found is not None or not wrapped or _OF_REDUCTIONS & {p.name for p in patterns}:
             return found
-        own = (site for site in self._unexpected() if not site.user)
-        return next((site for site in own if site.name not in _SCALES), None)
+        own = (s for s in self._unexpected() if not s.user and s.name not in _SCALES)
+        return next(own, None)
 
     def _multiplies(self, patterns: Iterable[Pattern]) -> Site | None:
         """The line that multiplies gradients by the factor of the first pattern that has one."""
@@ -158,8 +160,7 @@ class Places:
     def of_condition(self, condition: Condition, module: str) -> Place:
         """The source line that changes parameters before a forward, or switches a module's mode."""
         if condition == "altered":
-            found = self._does("alter")
-            return found if found[0] else (program_line(self.program), "the program")
+            return self._does("alter") or self._program()
         site = evaluations(self.candidate).get(module) if condition == "evaluated" else None
         if site is None or not site.at:
             return NOWHERE
@@ -190,7 +191,7 @@ class Places:
         """
         line = line_of_entry(self.candidate, entry)
         if line is not None:
-            return (line, entry) if entry else NOWHERE
+            return Place(line, (Clause(entry),)) if entry else NOWHERE
         facts = (each for rank in self.candidate.ranks for each in rank.events_of(Annotations))
         return self._does("watch") if any(each.given for each in facts) else NOWHERE
 
@@ -236,12 +237,12 @@ class Places:
         """
         factor = comparison.factor
         parts = factor.of_parts if factor is not None and factor.clips != "right norm" else ""
-        if parts and not self.norms:
-            source, what = self._does("norm")
-            scaled = self._writes(_SCALES)[0]
-            if source:
-                at = f"; gradients are scaled at {relative(scaled)}" if scaled else ""
-                return source, f"{what}, which is not summed over {parts}{at}"
+        if parts and not self.norms and (found := self._does("norm")):
+            own, *others = found.clauses
+            unsummed = replace(own, text=f"{own}, which is not summed over {parts}")
+            if scaled := self._writes(_SCALES).source:
+                others.append(at("gradients are scaled", scaled))
+            return Place(found.source, (unsummed, *others))
         changed = self._multiplies(_patterns(comparison, ("grad_norm",)))
         if changed is not None:
             return self._written(changed)
@@ -254,9 +255,9 @@ class Places:
         if reduced and (factor is None or not factor.clips):
             return self._of(reduced)
         clip = self._writes(_SCALES)
-        if self.norms and not (factor is not None and factor.clips == "right norm" and clip[0]):
+        if self.norms and not (factor is not None and factor.clips == "right norm" and clip):
             return self._of(self.norms)
-        return clip if clip[0] else self._does("norm", "step")
+        return clip or self._does("norm", "step")
 
     def _writes(self, operations: Collection[str] = ()) -> Place:
         """The first source line that changes gradients in place.
@@ -301,14 +302,13 @@ class Places:
             if is_fixture(wrapper.user or wrapper.at):
                 return self._place(wrapper, f"applies {wrapper.name}, which reduces the gradients")
             line = wrapper.user or wrapper.at
-            what = f"{wrapper.name} is applied here and {does}{through(wrapper)}"
-            return line, what + set_up_after(self.candidate, targets, line)
+            applied = through(wrapper, f"{wrapper.name} is applied here and {does}")
+            return Place(line, (applied, *set_up_after(self.candidate, targets, line)))
         # A line that reduces only some of the gradients that are wrong together is not the cause.
         if ranked and (missing or not fitting or not suspect(ranked[0])[1]):
             return self._of(ranked)
-        copied = copies(self.candidate, targets)
-        written = copied if copied[0] else self._writes()
-        return written if written[0] else self._uncalled(unsummed(comparison, targets), targets)
+        written = copies(self.candidate, targets) or self._writes()
+        return written or self._uncalled(unsummed(comparison, targets), targets)
 
     def _accumulation(self) -> Place:
         """The source line that clears gradients between two backwards, or starts a backward."""
@@ -327,10 +327,9 @@ class Places:
             return self._does("step")
         does = "calls no_sync" if site is not None else _DOES["backward"]
         wrapper = next(site for site in self.sites if site.what == "wrapper")
-        source, what = self._place(site or starts[-1], does)
-        return source, (
-            f"{what}; no reduction over {axis} was seen in the step; {wrapper.name} is applied at "
-            f"{relative(wrapper.user or wrapper.at)}"
+        return self._place(site or starts[-1], does).and_also(
+            Clause(f"no reduction over {axis} was seen in the step"),
+            at(f"{wrapper.name} is applied", wrapper.user or wrapper.at),
         )
 
     def _uncalled(self, axis: str, targets: Sequence[str]) -> Place:
@@ -341,14 +340,12 @@ class Places:
         """
         starts = [site for site in self.sites if site.what == "backward"]
         step = self._does("step")
-        if not axis or not starts or not step[0]:
+        if not (axis and starts and step):
             return step
-        source, what = self._place(starts[-1], _DOES["backward"])
-        return source, (
-            f"{what}; no call between it and the optimizer's step at {relative(step[0])} sums the "
-            f"gradient{'s' if len(targets) > 1 else ''} of {name_list(targets, 'parameter')} over "
-            f"{axis}"
-        )
+        of = f"gradient{'s' if len(targets) > 1 else ''} of {name_list(targets, 'parameter')}"
+        sums, between = f" sums the {of} over {axis}", "no call between it and the optimizer's step"
+        start = self._place(starts[-1], _DOES["backward"])
+        return start.and_also(at(between, step.source, more=sums))
 
     def _fitting(self, targets: Iterable[str]) -> list[Reduction]:
         """The recorded reductions that possibly reduce the gradients of the parameters `targets`.
@@ -398,22 +395,21 @@ class Places:
         """The source line of the first reduction, or the user's line that called a library."""
         made = ranked[0]
         if own(made.caller):
-            return made.caller, f"{made} at {relative(made.site)}{unwaited(made)}"
-        called = f", called at {relative(made.caller)}" if made.caller else ""
-        return made.site, f"{made}{called}{unwaited(made)}{self.program_of(made.site)}"
+            return Place(made.caller, (at(str(made), made.site), *unwaited(made)))
+        called = Clause(str(made), ((made.site, str(made)),)).called_at(made.caller)
+        return Place(made.site, (called, *unwaited(made), *self.program_of(made.site)))
 
     def _optimizer(self) -> Place:
-        source, what = self._does("step")
+        found = self._does("step")
         for stepper in (site for site in self.sites if site.what == "stepper"):
-            defined = f"{stepper.name}.step is defined at {relative(stepper.at)}"
-            return source, f"{what}; {defined}{called_by(stepper, self.sites)}"
+            return found.and_also(step_of(stepper, self.sites))
         made = next((site for site in self.sites if site.what == "optimizer"), None)
-        if made is not None and not source:
+        if made is not None and not found:
             return self._place(made, f"constructs {made.name}")
-        line = "" if made is None else made.user if made.user not in ("", source) else made.at
+        line = "" if made is None else made.user if made.user not in ("", found.source) else made.at
         if made is None or is_fixture(line):
-            return source, what
-        return source, f"{what}; {made.name} is constructed at {relative(line)}"
+            return found
+        return found.and_also(at(f"{made.name} is constructed", line, kind="construction"))
 
     def _written(self, site: Site) -> Place:
         """The place of a line that changes gradients in place."""
@@ -425,16 +421,21 @@ class Places:
         Lines of this package's loops do not stand alone, because users have not written them.
         """
         if site.user:
-            return site.user, f"{does}{through(site)}"
+            return Place(site.user, (through(site, does),))
         program = program_line(self.program)
         if is_fixture(site.at) and program:
-            return program, f"the program; the loop that trains it {does} at {relative(site.at)}"
-        return site.at, f"{does}{self.program_of(site.at)}"
+            loop = at(f"the loop that trains it {does}", site.at)
+            return self._program().and_also(loop)
+        return Place(site.at, (Clause(does), *self.program_of(site.at)))
 
-    def program_of(self, source: str) -> str:
-        """A clause on the line of the user's program, if `source` is not in the user's code."""
+    def _program(self) -> Place:
+        """The line of the program's function, or its script."""
+        return Place(program_line(self.program), (Clause("the program"),))
+
+    def program_of(self, source: str) -> list[Clause]:
+        """The clause on the line of the user's program, if `source` is not in the user's code."""
         program = "" if own(source) else program_line(self.program)
-        return f"; the program is at {relative(program)}" if own(program) else ""
+        return [at("the program", program, by=" is at ")] if own(program) else []
 
 
 def _patterns(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from pytest_trainsafe.core.clause import Clause, at
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.compare.comparison import Comparison
@@ -29,22 +30,22 @@ def sharper(
     group: Sequence[Fault],
     comparison: Comparison,
     outputs: Collection[str],
-) -> str:
-    """Clauses beside the code of a group of faults; "" if no recorded fact points elsewhere.
+) -> list[Clause]:
+    """Clauses beside the code of a group of faults; none if no recorded fact points elsewhere.
 
     `outputs` are the modules whose outputs were compared.
     """
     fault = group[0]
     if fault.condition or fault.uncalled or fault.handed is not None:
-        return ""
+        return []
     if fault.target == PROGRAM:
-        return _odd_call(candidate) if fault.phase in ("backward", "loss") else ""
+        return _odd_call(candidate) if fault.phase in ("backward", "loss") else []
     match fault.phase:
         case "forward":
             return _alike(candidate, modules, group, comparison, outputs)
         case "backward":
             return _unused(candidate, fault.target, comparison)
-    return ""
+    return []
 
 
 def of_no_axis(axis: str, candidate: Trace, fault: Fault) -> str:
@@ -52,10 +53,9 @@ def of_no_axis(axis: str, candidate: Trace, fault: Fault) -> str:
     odd = _odd(candidate) if fault.target == PROGRAM and axis.startswith(_NO_AXIS) else None
     if odd is None:
         return axis
-    call, wrong, right, at = odd
-    return (
-        f"{axis}; the loss is computed with {call} over {wrong} at {at}, between calls over {right}"
-    )
+    call, wrong, right, line = odd
+    made = f"the loss is computed with {call} over {wrong} at {relative(line)}"
+    return f"{axis}; {made}, between calls over {right}"
 
 
 def explained(comparison: Comparison) -> bool:
@@ -83,14 +83,15 @@ def _alike(
     group: Sequence[Fault],
     comparison: Comparison,
     outputs: Collection[str],
-) -> str:
-    """A clause that clears a class: its other modules agree, so what these are given is suspect.
+) -> list[Clause]:
+    """The clause that clears a class: its other modules agree, so what these are given is suspect.
 
-    "" if no line is known that sets up the first of the group.
+    None if no line is known that sets up the first of the group.
     """
     own = modules.get(group[0].target)
-    if own is None or not set_up_at(candidate, group[0].target):
-        return ""
+    line = set_up_at(candidate, group[0].target)
+    if own is None or not line:
+        return []
     wrong = {fault.target for fault in group}
     for finding in comparison.findings:
         if finding.verdict == "fail" and finding.where is not None:
@@ -101,17 +102,16 @@ def _alike(
         if each.source and each.source == own.source and name not in wrong and name in outputs
     ]
     if not others:
-        return ""
+        return []
     these = "this one is" if len(group) == 1 else "these are"
     more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-    return (
-        f"; {others[0]}{more} of the same class agree{'' if more else 's'}, so look at what "
-        f"{these} set up with, at {relative(set_up_at(candidate, group[0].target))}"
-    )
+    agree = f"{others[0]}{more} of the same class agree{'' if more else 's'}"
+    words = f"{agree}, so look at what {these} set up with"
+    return [at(words, line, by=", at ", kind="set up apart")]
 
 
-def _unused(candidate: Trace, module: str, comparison: Comparison) -> str:
-    """A clause on a sum that a module's backward calls, although its gradients are not summed."""
+def _unused(candidate: Trace, module: str, comparison: Comparison) -> list[Clause]:
+    """The clause on a sum that a module's backward calls, although its gradients are not summed."""
     axes = {
         finding.pattern.axis
         for finding in comparison.findings
@@ -128,11 +128,9 @@ def _unused(candidate: Trace, module: str, comparison: Comparison) -> str:
                 continue
             for line in (event.caller, event.user, event.site):
                 if _function_of(line, every) in own:
-                    return (
-                        f"; {event} over {axis} is called in it at {relative(line)}, so its result "
-                        "may not be what is returned"
-                    )
-    return ""
+                    words = f"{event} over {axis} is called in it"
+                    return [at(words, line, more=", so its result may not be what is returned")]
+    return []
 
 
 def _function_of(line: str, begins: Iterable[str]) -> str:
@@ -159,9 +157,10 @@ def _odd(candidate: Trace) -> tuple[str, str, str, str] | None:
     return None
 
 
-def _odd_call(candidate: Trace) -> str:
+def _odd_call(candidate: Trace) -> list[Clause]:
     odd = _odd(candidate)
     if odd is None:
-        return ""
-    call, wrong, right, at = odd
-    return f"; {call} over {wrong} is called at {at}, between calls over {right}"
+        return []
+    call, wrong, right, line = odd
+    words, between = f"{call} over {wrong} is called", f", between calls over {right}"
+    return [at(words, line, more=between, kind="odd call")]

@@ -13,10 +13,12 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
+from pytest_trainsafe.core.clause import Clause
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, caller_of
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Changed
 from pytest_trainsafe.trace.reader import Trace
@@ -90,24 +92,26 @@ class UnheldLines:
             text += f"; the reference {also}changes {them} by {at}"
         return text
 
-    def place(self) -> tuple[str, str]:
-        """The line that changes the parameters and what it does; "" for both if none was seen.
+    def place(self) -> Place:
+        """The line that changes the parameters and what it does; NOWHERE if none was seen.
 
         A line that does not do so in the reference comes first.
         """
         if not self.ours:
-            return ("", "") if not self.theirs else self._of(self.theirs, " in the reference")
+            return NOWHERE if not self.theirs else self._of(self.theirs, " in the reference")
         expected = {(line.at, line.operation, line.stepped) for line in self.theirs}
         odd = [x for x in self.ours if (x.at, x.operation, x.stepped) not in expected]
         if self.theirs and not odd and self._buffers:
-            return self._of(self.ours, "", ", as in the reference")
+            return self._of(self.ours, due=True)
         return self._of(odd if self.theirs and odd else self.ours)
 
-    def _of(self, lines: Sequence[Changed], where: str = "", same: str = "") -> tuple[str, str]:
+    def _of(self, lines: Sequence[Changed], where: str = "", due: bool = False) -> Place:
+        """The place of the first line; `due` if the reference makes the same change there."""
         line = min(lines, key=lambda each: each.operation in _COPIES)
-        led = f"; called at {relative(line.caller)}" if line.caller else ""
         what = "buffers" if self._buffers else "parameters that no watched optimizer holds"
-        return line.at, f"changes {what}{where}, by {line.operation}{same}{led}"
+        same = ", as in the reference" if due else ""
+        text = f"changes {what}{where}, by {line.operation}{same}"
+        return Place(line.at, (Clause(text, kind="as due" if due else ""), *caller_of(line)))
 
     def _order(self) -> str:
         """A clause on the order of change and optimizer's step, if the reference's differs."""

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 import torch
 
-from pytest_trainsafe.core.finding import Located, Pattern
+from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import Trace

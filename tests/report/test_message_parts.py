@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.core.clause import Clause, at, listed
-from pytest_trainsafe.core.finding import Finding, Located, Mismatch, Pattern
+from pytest_trainsafe.core.finding import Finding, Mismatch, Pattern
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
+from pytest_trainsafe.judges.compare.fault.clause import Clause, at, listed
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.judgement import Advice, LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.text.message import failure_message, message_of
 from pytest_trainsafe.sweep.case import Case

@@ -8,12 +8,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_trainsafe.core.clause import Clause
-from pytest_trainsafe.core.finding import CallSubject, Finding, Located, Pattern
+from pytest_trainsafe.core.finding import CallSubject, Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.errors import LONGEST_LINE, ArgumentError, TrainsafeError, in_one_line
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
+from pytest_trainsafe.judges.compare.fault.clause import Clause
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.judgement import Advice, LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.contract import FindingsJudgement
 from pytest_trainsafe.judges.first_line import first_line

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from pytest_trainsafe.core.finding import Finding, Located, Verdict
+from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
 if TYPE_CHECKING:

@@ -17,10 +17,11 @@ from msgspec import structs
 
 from pytest_trainsafe.arithmetic import ExactError
 from pytest_trainsafe.arithmetic.packing import error_bound
-from pytest_trainsafe.core.clause import Clause, words
-from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.rungs.table import WIDEST
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judges.compare.fault.clause import Clause, words
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement, lead_of, suspect
 from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
 from pytest_trainsafe.judges.compare.ladder.ladder import climb

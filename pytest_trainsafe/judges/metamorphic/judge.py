@@ -13,11 +13,11 @@ from typing import ClassVar
 from msgspec import structs
 
 from pytest_trainsafe.config.checks import is_accepted
-from pytest_trainsafe.core.clause import words
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentError, RelationError
+from pytest_trainsafe.judges.compare.fault.clause import words
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.ladder.ladder import climb
 from pytest_trainsafe.judges.compare.ladder.look_first import look_first

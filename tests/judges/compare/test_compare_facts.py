@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.core.finding import Finding, Located, Pattern
+from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.guards.later_steps import Apart
 from pytest_trainsafe.judges.compare.ladder.facts import begins, facts_of
 from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting, of_settings

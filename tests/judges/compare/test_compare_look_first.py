@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from pytest_trainsafe.core.clause import Clause, at
 from pytest_trainsafe.core.code_files import relative
-from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import Kind, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.fault.clause import Clause, at
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.ladder.look_first import look_first
 from pytest_trainsafe.judges.compare.ladder.summary import point_summary

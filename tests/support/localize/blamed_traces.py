@@ -6,9 +6,9 @@ import dataclasses
 
 import msgspec
 
-from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.localize.blame import Fault, Stages, blame
 from pytest_trainsafe.judges.compare.localize.description import located
 from pytest_trainsafe.judges.compare.rung import RungTraces

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_trainsafe.core.clause import words
+from pytest_trainsafe.judges.compare.fault.clause import words
 from pytest_trainsafe.judges.compare.localize.code.lines import Place
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.mesh.sweep_axes import parallel_axes
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import name_ranks
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.guards.later_steps import Apart
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.localize.axes import only_axis, parallel

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from pytest_trainsafe.core.finding import Finding, Located, Pattern
+from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.patterns.scale import equal_axes, of_axis, without_axes
 
 

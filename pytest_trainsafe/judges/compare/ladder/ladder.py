@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.config.checks import is_accepted, require_known
-from pytest_trainsafe.core.clause import words
-from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.rungs.table import WIDEST, rung_named
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.fault.clause import words
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.guards.deterministic import not_deterministic
 from pytest_trainsafe.judges.compare.guards.later_steps import settings_apart
 from pytest_trainsafe.judges.compare.judgement import Advice, LadderJudgement, RungJudgement

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_trainsafe.core.clause import Clause, Kind
 from pytest_trainsafe.core.code_files import relative
-from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.judges.compare.fault.clause import Clause, Kind
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.judgement import lead_of, suspect
 from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting
 from pytest_trainsafe.report.source import method_at

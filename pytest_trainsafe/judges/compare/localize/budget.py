@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
-from pytest_trainsafe.core.finding import Located
+from pytest_trainsafe.judges.compare.fault.located import Located
 
 if TYPE_CHECKING:
     from pytest_trainsafe.runs.execution.scheduler import Scheduler

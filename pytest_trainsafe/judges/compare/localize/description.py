@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from pytest_trainsafe.core.clause import Clause, at
 from pytest_trainsafe.core.code_files import is_installed, relative
-from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.held import keeps_no_state, unheld
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
+from pytest_trainsafe.judges.compare.fault.clause import Clause, at
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.guards.untied import without_shares
 from pytest_trainsafe.judges.compare.guards.vacuity import is_unsharded
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault, Phase

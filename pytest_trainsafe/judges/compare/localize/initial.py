@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pytest_trainsafe.core.clause import Clause, at
 from pytest_trainsafe.core.code_files import is_fixture
-from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.held import parameter_of, unheld_in_both
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
+from pytest_trainsafe.judges.compare.fault.clause import Clause, at
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, own, set_up
 from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.localize.code.unheld import UnheldLines

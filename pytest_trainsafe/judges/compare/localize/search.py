@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.align.calls import renumbered
-from pytest_trainsafe.core.clause import Clause
-from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.mesh.sweep_axes import parallel_axes
 from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.judges.compare.compare import compare
@@ -23,6 +22,8 @@ from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.adopt import adopt
 from pytest_trainsafe.judges.compare.declarations.suggest import MissingLayout
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judges.compare.fault.clause import Clause
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.localize.axes import Tried, necessary_axis, only_axis, parallel
 from pytest_trainsafe.judges.compare.localize.blame import Fault, Stages, blame
 from pytest_trainsafe.judges.compare.localize.budget import (

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from pytest_trainsafe.core.clause import Clause
 from pytest_trainsafe.core.code_files import relative
-from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.judges.compare.fault.clause import Clause
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.judgement import lead_of, suspect
 from pytest_trainsafe.judges.compare.ladder.look_first import (
     methods_of,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.guards.causes import leading
 from pytest_trainsafe.judges.compare.judgement import (
     LadderJudgement,

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_trainsafe.core.code_files import relative
-from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.factor import Factor, factor_text
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.judgement import (
     LadderJudgement,
     RungJudgement,

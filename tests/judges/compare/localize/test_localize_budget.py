@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_trainsafe.core.finding import Located
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.localize.budget import Budget
 
 

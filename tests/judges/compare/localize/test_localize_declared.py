@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.declarations.misdeclared import misdeclared
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.judgement import Advice, RungJudgement
 from pytest_trainsafe.judges.compare.localize.search import wrong_line
 from pytest_trainsafe.judges.compare.rung import RungTraces

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pytest_trainsafe.core.clause import words
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.compare.fault.clause import words
 from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE
 from pytest_trainsafe.judges.compare.localize.code.owners import communication, copies
 from pytest_trainsafe.judges.compare.rung import RungTraces

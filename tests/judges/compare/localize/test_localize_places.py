@@ -9,12 +9,12 @@ import msgspec
 import pytest
 import torch
 
-from pytest_trainsafe.core.clause import words
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.fixtures import deepspeed
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judges.compare.fault.clause import words
 from pytest_trainsafe.judges.compare.localize.blame import Phase
 from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE
 from pytest_trainsafe.judges.compare.localize.code.owners import summed_for_others

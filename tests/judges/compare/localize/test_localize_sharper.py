@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_trainsafe.core.clause import words
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
+from pytest_trainsafe.judges.compare.fault.clause import words
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault
 from pytest_trainsafe.judges.compare.localize.code.lines import calls_of_loss
 from pytest_trainsafe.judges.compare.localize.code.sharper import entered, of_no_axis, sharper

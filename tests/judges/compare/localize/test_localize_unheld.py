@@ -9,9 +9,9 @@ import msgspec
 import pytest
 import torch
 
-from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.localize.initial import whole_steps
 from pytest_trainsafe.judges.compare.rung import RungTraces

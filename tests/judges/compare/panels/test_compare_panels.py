@@ -11,12 +11,13 @@ import msgspec
 import pytest
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.core.clause import Clause, at, listed
 from pytest_trainsafe.core.code_files import relative
-from pytest_trainsafe.core.finding import Finding, Located, Pattern
+from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import MEANINGS, Kind, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison, Measured
+from pytest_trainsafe.judges.compare.fault.clause import Clause, at, listed
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.localize.code.lines import caller_of, step_of
 from pytest_trainsafe.judges.compare.panels import panels

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trainsafe.core.clause import Clause, at
 from pytest_trainsafe.core.code_files import relative
-from pytest_trainsafe.core.finding import Finding, Located, Pattern
+from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judges.compare.fault.clause import Clause, at
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.localize.code.ran import Ran
 from pytest_trainsafe.judges.compare.panels.marks import with_marks
 from pytest_trainsafe.judges.compare.panels.set_marks import marks_read, set_at

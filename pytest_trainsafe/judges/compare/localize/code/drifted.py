@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pytest_trainsafe.core.clause import Clause
 from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.core.usage import name_list, name_ranks
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.fault.clause import Clause
 from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, caller_of
 from pytest_trainsafe.trace.facts import Changed
 from pytest_trainsafe.trace.reader import Trace

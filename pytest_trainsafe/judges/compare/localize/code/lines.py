@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_trainsafe.core.clause import Clause, at, listed
 from pytest_trainsafe.core.code_files import is_fixture, is_installed, relative
 from pytest_trainsafe.judges.compare.explain.groups import over
+from pytest_trainsafe.judges.compare.fault.clause import Clause, at, listed
 from pytest_trainsafe.report.source import assigned_at
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import (

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from pytest_trainsafe.core.clause import Clause, Kind, at, listed
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.groups import over
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
+from pytest_trainsafe.judges.compare.fault.clause import Clause, Kind, at, listed
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault
 from pytest_trainsafe.judges.compare.localize.code.lines import (
     NOWHERE,

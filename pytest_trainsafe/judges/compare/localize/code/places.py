@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from pytest_trainsafe.core.clause import Clause, at
 from pytest_trainsafe.core.code_files import is_fixture
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.held import unheld_in_both
+from pytest_trainsafe.judges.compare.fault.clause import Clause, at
 from pytest_trainsafe.judges.compare.localize.blame import Phase
 from pytest_trainsafe.judges.compare.localize.code.drifted import Drift
 from pytest_trainsafe.judges.compare.localize.code.lines import (

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from pytest_trainsafe.core.clause import Clause, at
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.groups import over
+from pytest_trainsafe.judges.compare.fault.clause import Clause, at
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault
 from pytest_trainsafe.judges.compare.localize.code.lines import calls_of_loss, set_up_at
 from pytest_trainsafe.trace.facts import Applied, CollectiveEvent

@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
-from pytest_trainsafe.core.clause import Clause
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.fault.clause import Clause
 from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, caller_of
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Changed

@@ -1,0 +1,1 @@
+"""The code at fault: where it is, and the clauses that describe it."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import msgspec
 import pytest
 import torch
 
+from pytest_trainsafe.core.layout import Flat
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Reduction
 from tests.support.compare.traces import Bench, Edit, Record, draw, only
 
@@ -104,3 +109,69 @@ def test_terms_are_wrong_if_the_ranks_parameters_differ_after_the_step(bench: Be
     first = next(f for f in found.findings if f.verdict == "fail")
     assert first.where is not None
     assert first.where.kind == "main_grad"
+
+
+def own_range(scale: float = 1.0) -> Edit:
+    """Each dp rank holds its half of the sum of its own micro-batches' gradients, times a number.
+
+    The first two of four micro-batches are those of the first rank.
+    """
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        own = (draw(f"grad {record.id.step} {2 * at['dp'] + i} fc1.bias", (16,)) for i in (0, 1))
+        total = sum((each.to(part.dtype) for each in own), torch.zeros((), dtype=part.dtype))
+        return scale * total[8 * at["dp"] : 8 * at["dp"] + 8]
+
+    return edit
+
+
+def in_ranges(rung: RungTraces) -> RungTraces:
+    """The rung, of whose candidate each dp rank's optimizer updates one half of fc1.bias."""
+    ranks = []
+    for rank in rung.candidate.ranks:
+        half = Flat(8 * rank.coordinates["dp"], 8, (16,), ("dp",))
+        tensors = {
+            id: msgspec.structs.replace(event, layout=(half,))
+            if (id.kind, id.path) == ("main_grad", "fc1.bias")
+            else event
+            for id, event in rank.tensors.items()
+        }
+        ranks.append(dataclasses.replace(rank, tensors=tensors))
+    return dataclasses.replace(rung, candidate=rung.candidate.with_ranks(ranks))
+
+
+def judged_in_ranges(bench: Bench, edit: Edit, *facts: Reduction, dtype: str) -> Comparison:
+    rung = bench.rung(DP, only("main_grad", "fc1.bias", edit), dtype, notes=facts)
+    return compare(in_ranges(rung))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_ranges_of_a_ranks_own_gradients_pass_if_the_step_reduces_them(
+    bench: Bench, dtype: str
+) -> None:
+    found = judged_in_ranges(bench, own_range(), SCATTER, dtype=dtype)
+    assert not found.failed, found.findings
+    assert found.in_step == {"fc1.bias": "the sum over dp"}
+
+
+def test_ranges_of_own_gradients_fail_if_the_step_reduces_none(bench: Bench) -> None:
+    found = judged_in_ranges(bench, own_range(), dtype="float64")
+    assert found.failed
+    assert found.in_step == {}
+
+
+def test_ranges_that_are_not_the_ranks_own_gradients_fail_although_the_step_reduces(
+    bench: Bench,
+) -> None:
+    found = judged_in_ranges(bench, own_range(1.5), SCATTER, dtype="float64")
+    assert found.failed
+    assert found.in_step == {}
+
+
+def test_ranges_that_are_reduced_before_the_step_are_compared_as_they_are(bench: Bench) -> None:
+    def reduced(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        return part[8 * at["dp"] : 8 * at["dp"] + 8]
+
+    found = judged_in_ranges(bench, reduced, SCATTER, dtype="float64")
+    assert not found.failed
+    assert found.in_step == {}

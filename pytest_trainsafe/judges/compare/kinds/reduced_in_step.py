@@ -1,9 +1,10 @@
 """Finds the gradients that the optimizer reduces over ranks inside its own step.
 
 Such an optimizer (a Muon that reduce-scatters, for example) receives each rank's own gradient, so
-the ranks' main gradients are terms of a sum or a mean when the step begins.  What the step makes of
-them shows in the optimizer's states and in the updates, which are compared too.  Called by the
-compare judge.
+the ranks' main gradients are terms of a sum or a mean when the step begins.  An optimizer that
+updates a range of each parameter (ZeRO) may do so too: its main gradients are ranges of the terms,
+which the gradients of the rank's micro-batches add up to.  What the step makes of them shows in the
+optimizer's states and in the updates, which are compared too.  Called by the compare judge.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ import msgspec
 import torch
 
 from pytest_trainsafe.align.logical import logical_tensor
-from pytest_trainsafe.align.merge import Merged, merge
+from pytest_trainsafe.align.merge import Merged, accumulator, merge
 from pytest_trainsafe.core.indices import LayoutError
-from pytest_trainsafe.core.layout import Partial
+from pytest_trainsafe.core.layout import Flat, Part, Partial
+from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.patterns.partial_sum import names_axis
 from pytest_trainsafe.trace.facts import Reduction
 from pytest_trainsafe.trace.reader import Trace
+
+#: How many rounding errors two sums of a rank's few micro-batches may be apart, in either order.
+_SUMMED = 16
 
 #: The kinds of gradients that an optimizer's step may reduce.
 _GRADIENTS = frozenset({"main_grad", "unclipped_grad"})
@@ -46,18 +51,23 @@ def reduced_in_step(
     ranks' values `passes`.  None too if the ranks' parameters differ after the step: it reduced
     other gradients of this size, and not this one.
     """
-    if id.kind not in _GRADIENTS or not any(f.check == "replicas" for f in merged.findings):
+    if id.kind not in _GRADIENTS or any(f.check != "replicas" for f in merged.findings):
         return None
-    if any(finding.check != "replicas" for finding in merged.findings):
+    terms = merged.parts
+    if _in_ranges(merged):
+        if merged.tensor is None or not _axes(candidate, 1) or passes(merged.tensor):
+            return None
+        terms = _own_gradients(candidate, id, merged)
+    elif not merged.findings:
         return None
-    if _differs_after_step(candidate, id):
+    if not terms or _differs_after_step(candidate, id):
         return None
-    numel = max(part.tensor.numel() for part in merged.parts)
+    numel = max(part.tensor.numel() for part in terms)
     for axes in _axes(candidate, numel):
-        if any(names_axis(part, axis) for part in merged.parts for axis in axes):
+        if any(names_axis(part, axis) for part in terms for axis in axes):
             continue
-        terms = tuple(Partial(axis) for axis in axes)
-        parts = [msgspec.structs.replace(part, layout=part.layout + terms) for part in merged.parts]
+        partial = tuple(Partial(axis) for axis in axes)
+        parts = [msgspec.structs.replace(part, layout=part.layout + partial) for part in terms]
         shape = tuple(merged.tensor.shape) if merged.tensor is not None else None
         try:
             numbers = candidate.numbers
@@ -72,6 +82,46 @@ def reduced_in_step(
                 how = f"the {name} over {' and '.join(axes)}"
                 return ReducedInStep(Merged(value, [], merged.parts), how)
     return None
+
+
+def _in_ranges(merged: Merged) -> bool:
+    return any(isinstance(each, Flat) for part in merged.parts for each in part.layout)
+
+
+def _own_gradients(candidate: Trace, id: TensorId, merged: Merged) -> list[Part]:
+    """For each rank, the sum of its micro-batches' gradients of the parameter of `id`.
+
+    [] unless each range in `merged` has the values of its rank's own sum.
+    """
+    ranges = {part.rank: part for part in merged.parts}
+    sums: list[Part] = []
+    for rank in candidate.ranks:
+        own: Part | None = None
+        for other, event in rank.tensors.items():
+            if (other.kind, other.step, other.path) == ("param_grad", id.step, id.path):
+                gradient = candidate.load(rank.rank, event)
+                gradient = gradient.to(accumulator(gradient.dtype, summed=True))
+                if own is not None:
+                    gradient = candidate.numbers.add(own.tensor, gradient)
+                own = Part(rank.rank, rank.coordinates, gradient, event.layout)
+        if own is None or not _has_range(own, ranges.get(rank.rank), candidate.numbers):
+            return []
+        sums.append(own)
+    return sums
+
+
+def _has_range(own: Part, part: Part | None, numbers: Arithmetic) -> bool:
+    """Whether a range of a gradient, if there is one, has the values of `own` but for rounding."""
+    if part is None or not part.tensor.numel():
+        return True
+    [flat] = [each for each in part.layout if isinstance(each, Flat)]
+    values = own.tensor.reshape(-1)[flat.offset : flat.offset + flat.length]
+    if values.shape != part.tensor.shape:
+        return False
+    apart = numbers.norm(numbers.subtract(values, part.tensor.to(values.dtype)))
+    if numbers.exact or not apart:
+        return not apart
+    return apart <= _SUMMED * torch.finfo(part.tensor.dtype).eps * numbers.norm(values)
 
 
 def _differs_after_step(candidate: Trace, id: TensorId) -> bool:

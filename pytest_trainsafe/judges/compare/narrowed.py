@@ -1,8 +1,9 @@
-"""Finds passing gradients, optimizer states and losses that were rounded to a narrower dtype.
+"""Finds passing tensors, such as gradients, that were rounded to a narrower dtype.
 
 A sum that is accumulated in bfloat16 instead of float32 has no larger error than a single bfloat16
 kernel, so no tolerance detects it.  But its values show it: all of them are representable in the
-narrower dtype, unlike those of a sum of many terms in float32.  Called by the compare judge for
+narrower dtype, unlike those of a sum of many terms in float32; or, after a reduction in float32,
+they are those of sums that were rounded (`kinds/accumulated.py`).  Called by the compare judge for
 tensors that pass.
 """
 
@@ -18,6 +19,7 @@ from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.layout import Owned
 from pytest_trainsafe.core.rungs.table import DTYPES, rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judges.compare.kinds.accumulated import adds_in
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import Trace
 
@@ -25,6 +27,9 @@ from pytest_trainsafe.trace.reader import Trace
 #: by a factor, values are no longer representable in the narrow dtype, so unclipped gradients are
 #: included.
 KINDS = frozenset({"unclipped_grad", "main_grad", "optimizer_state"})
+
+#: The kinds of parameters' values, which change by updates that are smaller than they.
+_VALUES = frozenset({"param", "master_param"})
 
 #: The dtypes in which these kinds are kept.
 WIDE = frozenset(name for name in DTYPES if not rung_named(name).low)
@@ -37,42 +42,69 @@ LEAST = 4
 HEAD = 64
 
 
-def narrowed(
-    rung: RungTraces, id: TensorId, value: torch.Tensor, reference: torch.Tensor
-) -> str | None:
-    """The candidate's dtype if a passing tensor's values were rounded to it; otherwise None.
+def narrowed(rung: RungTraces, id: TensorId, value: torch.Tensor, reference: torch.Tensor) -> str:
+    """How a passing tensor's values were rounded to the candidate's dtype, as a clause; else "".
 
-    Only gradients, optimizer states and losses are tested, and only if the candidate's dtype is a
-    low-precision dtype such as bfloat16.  A loss is a single number, so all losses are tested
-    together, with the first one.  A gradient or an optimizer state is tested if both Runs store it
-    in a wider dtype.  Its values count as rounded if two conditions hold.  First, the candidate's
-    dtype can represent all of them exactly, but not all values of the reference.  Second, the sum
-    of the gradients that the candidate's micro-batches contribute has values that this dtype cannot
-    represent.  The second condition is false if only one micro-batch contributes: a sum of one term
-    may be in the low precision of its parameter.  The candidate's own terms are added up, because
-    the reference may have more of them: with ep, the candidate may run one backward where the
-    reference runs several.  If both Runs lack the terms, because layers add to main gradients
-    themselves, it suffices that the layer's backward runs in several micro-batches.
-    Returns None if a framework is configured to reduce gradients in the candidate's dtype.
+    Only gradients, parameters after a step, optimizer states and losses are tested, and only if the
+    candidate's dtype is a low-precision dtype such as bfloat16.  A loss is a single number, so all
+    losses are tested together, with the first one.  Another tensor is tested if both Runs store it
+    in a wider dtype.  Its values count as rounded if the candidate's dtype can represent all of
+    them exactly, but not all values of the reference.  For a gradient or a state, a second
+    condition is that the sum of the gradients that the candidate's micro-batches contribute has
+    values that this dtype cannot represent: it is false if only one micro-batch contributes, since
+    a sum of one term may be in the low precision of its parameter.  The candidate's own terms are
+    added up, because the reference may have more of them: with ep, the candidate may run one
+    backward where the reference runs several.  If both Runs lack the terms, because layers add to
+    main gradients themselves, it suffices that the layer's backward runs in several micro-batches.
+    A main gradient of the first step counts as rounded, too, if it is a sum that the ranks rounded.
+    Returns "" if a framework is configured to reduce gradients in the candidate's dtype.
     """
     recipe = rung.candidate.manifest.dtype
-    if id.kind not in {*KINDS, "loss"} or not rung_named(recipe).low:
-        return None
-    chosen = any(recipe in rank.note("reduces_in") for rank in rung.candidate.ranks)
-    if chosen:
-        return None
+    if id.kind not in {*KINDS, *_VALUES, "loss"} or not rung_named(recipe).low:
+        return ""
+    if any(recipe in rank.note("reduces_in") for rank in rung.candidate.ranks):
+        return ""
+    dtype = rung_named(recipe).dtype
     if id.kind == "loss":
-        rounded = unfit(reference, rung_named(recipe).dtype) and _losses_rounded(rung, id)
-        return recipe if rounded else None
+        if not unfit(reference, dtype) or not _losses_rounded(rung, id):
+            return ""
+        return (
+            f"every loss of the candidate is exact in {recipe}, and the reference's losses are "
+            f"not: the loss is computed in {recipe}"
+        )
     holders = (*rung.candidate.holders(id), *rung.reference.holders(id))
     if {event.dtype for _, event in holders} - WIDE or value.is_complex():
-        return None
-    dtype = rung_named(recipe).dtype
+        return ""
+    stored = f"although the tensor is stored as {rung.candidate.holders(id)[0][1].dtype}"
     if unfit(value.reshape(-1)[:HEAD], dtype) or unfit(value, dtype):
-        return None
-    if unfit(reference, dtype) < LEAST or not _added_up(rung, id, dtype):
-        return None
-    return recipe
+        if not _adds_in(rung, id, dtype, tuple(reference.shape)):
+            return ""
+        return (
+            f"the values are those of a sum that each rank rounds to {recipe} after adding the "
+            f"gradient of each micro-batch, {stored}, and the reference's are not: the gradient is "
+            f"accumulated in {recipe}"
+        )
+    if unfit(reference, dtype) < LEAST:
+        return ""
+    if id.kind not in _VALUES and not _added_up(rung, id, dtype):
+        return ""
+    return (
+        f"every value is exact in {recipe}, {stored} and the reference's values are not all exact "
+        f"in {recipe}: the tensor is accumulated, reduced or copied in {recipe}"
+    )
+
+
+def _adds_in(rung: RungTraces, id: TensorId, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
+    """Whether the candidate alone adds up a main gradient of the first step in a dtype."""
+    first = min((step.step for step in rung.candidate.ranks[0].steps), default=None)
+    if id.kind != "main_grad" or id.step != first:
+        return False
+    traces = (rung.candidate, rung.reference)
+    if any(isinstance(p, Owned) for t in traces for _, e in t.holders(id) for p in e.layout):
+        return False
+    return adds_in(rung.candidate, id, dtype, shape) and not adds_in(
+        rung.reference, id, dtype, shape
+    )
 
 
 def unfit(tensor: torch.Tensor, dtype: torch.dtype) -> int:

@@ -34,7 +34,10 @@ class Parameters(Screening):
             return self.initial(order, id, merged, reference)
         if id.kind == "param" and self.has_master(id):
             return self.model_copy(order, id)
-        return self.update(order, id)
+        passed = self.update(order, id)
+        if passed:
+            self.precision(order, id, merged.tensor, reference)
+        return passed
 
     def initial(self, order: int, id: TensorId, merged: Merged, reference: torch.Tensor) -> bool:
         """Judge an initial value, which must equal the reference's.  Returns whether it passed."""

@@ -94,22 +94,10 @@ class Results:
         self, order: int, id: TensorId, value: torch.Tensor, reference: torch.Tensor
     ) -> None:
         """Add a doubt about a passing tensor whose values have less precision than its dtype."""
-        dtype = narrowed(self.rung, id, value, reference)
-        if dtype is not None:
-            event = self.event(id)
-            assert event is not None, id
-            hides = f"and the rounding of {self.rung.dtype} hides the error"
-            message = (
-                f"every value is exact in {dtype}, although the tensor is stored as {event.dtype} "
-                f"and the reference's values are not all exact in {dtype}: the tensor is "
-                f"accumulated, reduced or copied in {dtype}, {hides}"
-            )
-            if id.kind == "loss":
-                message = (
-                    f"every loss of the candidate is exact in {dtype}, and the reference's losses "
-                    f"are not: the loss is computed in {dtype}, {hides}"
-                )
-            self.doubt(order, id, "narrowed", message)
+        how = narrowed(self.rung, id, value, reference)
+        if how:
+            hidden = f"{how}, and the rounding of {self.rung.dtype} hides the error"
+            self.doubt(order, id, "narrowed", hidden)
 
     def note(
         self,

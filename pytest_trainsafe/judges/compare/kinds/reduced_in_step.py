@@ -17,11 +17,12 @@ import msgspec
 import torch
 
 from pytest_trainsafe.align.logical import logical_tensor
-from pytest_trainsafe.align.merge import Merged, accumulator, merge
+from pytest_trainsafe.align.merge import Merged, merge
 from pytest_trainsafe.core.indices import LayoutError
 from pytest_trainsafe.core.layout import Flat, Part, Partial
 from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judges.compare.kinds.own_gradients import own_gradients
 from pytest_trainsafe.judges.compare.patterns.partial_sum import names_axis
 from pytest_trainsafe.trace.facts import Reduction
 from pytest_trainsafe.trace.reader import Trace
@@ -57,7 +58,7 @@ def reduced_in_step(
     if _in_ranges(merged):
         if merged.tensor is None or not _axes(candidate, 1) or passes(merged.tensor):
             return None
-        terms = _own_gradients(candidate, id, merged)
+        terms = _own_ranges(candidate, id, merged)
     elif not merged.findings:
         return None
     if not terms or _differs_after_step(candidate, id):
@@ -88,26 +89,15 @@ def _in_ranges(merged: Merged) -> bool:
     return any(isinstance(each, Flat) for part in merged.parts for each in part.layout)
 
 
-def _own_gradients(candidate: Trace, id: TensorId, merged: Merged) -> list[Part]:
-    """For each rank, the sum of its micro-batches' gradients of the parameter of `id`.
+def _own_ranges(candidate: Trace, id: TensorId, merged: Merged) -> list[Part]:
+    """Each rank's own gradient of the parameter of `id`.
 
-    [] unless each range in `merged` has the values of its rank's own sum.
+    [] unless each range in `merged` has the values of its rank's own gradient.
     """
+    sums = own_gradients(candidate, id, candidate.numbers.add)
     ranges = {part.rank: part for part in merged.parts}
-    sums: list[Part] = []
-    for rank in candidate.ranks:
-        own: Part | None = None
-        for other, event in rank.tensors.items():
-            if (other.kind, other.step, other.path) == ("param_grad", id.step, id.path):
-                gradient = candidate.load(rank.rank, event)
-                gradient = gradient.to(accumulator(gradient.dtype, summed=True))
-                if own is not None:
-                    gradient = candidate.numbers.add(own.tensor, gradient)
-                own = Part(rank.rank, rank.coordinates, gradient, event.layout)
-        if own is None or not _has_range(own, ranges.get(rank.rank), candidate.numbers):
-            return []
-        sums.append(own)
-    return sums
+    whose = (_has_range(own, ranges.get(own.rank), candidate.numbers) for own in sums)
+    return sums if all(whose) else []
 
 
 def _has_range(own: Part, part: Part | None, numbers: Arithmetic) -> bool:

@@ -21,7 +21,10 @@ def test_a_correct_program_in_a_dtype_of_its_own_passes(
 ):
     assert_trainsafe(candidate_trace, reference_trace)
 
-    assert [rung["dtype"] for rung in published()["rungs"]] == ["float64", "float32"]
+    summary = published()
+    assert [rung["dtype"] for rung in summary["rungs"]] == ["float64", "float32"]
+    notes = [note for note in summary["notes"] if "by the rounding of bfloat16" in note]
+    assert [note.partition(" ")[0] for note in notes] == ["float64", "float32"]
 
 
 @pytest.mark.trainsafe(train, dp=2, args=AUTOCAST, candidate_args={"reduced": False})

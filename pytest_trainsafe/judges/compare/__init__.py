@@ -14,6 +14,7 @@ results       collects the findings of one comparison
 explain/      collects the evidence on a wrong tensor, and describes it
 comparison    the result, read by the guards and the report
 factor        a factor that all gradients of a step share
+fault/        where the code at fault is, and clauses that describe it
 kinds/        judge kinds of tensors that have rules of their own
 patterns/     recognise known relations of a wrong value to its reference
 tolerance/    determines how large an error rounding explains

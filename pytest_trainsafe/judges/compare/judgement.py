@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.fault.located import Located
@@ -70,6 +71,18 @@ class RungJudgement:
         """The missing annotations with which the report starts; None if it starts otherwise."""
         proposal = self.advice.proposal
         return proposal if proposal is not None and proposal.leads else None
+
+    @property
+    def widened(self) -> str:
+        """The sentence that a cast of the program decides which errors pass; "" if none does."""
+        if self.rounding == self.dtype:
+            return ""
+        where = relative(self.cast.partition(" ")[2]) or "an unknown place"
+        return (
+            f"{self.dtype} was judged by the rounding of {self.rounding}: the program casts to "
+            f"{self.rounding} at {where}; use ctx.dtype there to be judged by the rounding of "
+            f"{self.dtype}"
+        )
 
     @property
     def failed(self) -> bool:

@@ -59,7 +59,7 @@ def narrowed(rung: RungTraces, id: TensorId, value: torch.Tensor, reference: tor
     A main gradient of the first step counts as rounded, too, if it is a sum that the ranks rounded.
     Returns "" if a framework is configured to reduce gradients in the candidate's dtype.
     """
-    recipe = rung.candidate.manifest.dtype
+    recipe = rung.dtype
     if id.kind not in {*KINDS, *_VALUES, "loss"} or not rung_named(recipe).low:
         return ""
     if any(recipe in rank.note("reduces_in") for rank in rung.candidate.ranks):
@@ -117,7 +117,7 @@ def _losses_rounded(rung: RungTraces, first: TensorId) -> bool:
 
     False for all losses but the first.  Losses without recorded values are left out.
     """
-    dtype = rung_named(rung.candidate.manifest.dtype).dtype
+    dtype = rung_named(rung.dtype).dtype
     if any(unfit(part, dtype) for part in _losses(rung.candidate, [first])):
         return False
     due, ours = (

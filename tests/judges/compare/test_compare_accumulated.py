@@ -39,11 +39,17 @@ def rounded_after(terms: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def trained(
-    path: Path, dp: int, add: Add, noise: float = 0.0, clip: float = 1.0, note: str = ""
+    path: Path,
+    dp: int,
+    add: Add,
+    noise: float = 0.0,
+    clip: float = 1.0,
+    note: str = "",
+    dtype: str = "bfloat16",
 ) -> Trace:
     """A trace of one step: each rank adds up its micro-batches, and float32 sums over dp."""
     point = Point.of(dp=dp)
-    spec = RunSpec(program="p.train", axes=point.values, mesh=point.mesh.declared, dtype="bfloat16")
+    spec = RunSpec(program="p.train", axes=point.values, mesh=point.mesh.declared, dtype=dtype)
     write_manifest(path, manifest_of(spec, "cpu"))
     terms = [draw(f"term {i}", (8, 8)).bfloat16() for i in range(MICROBATCHES)]
     terms = [term * (1 + noise * draw("noise", (8, 8))).bfloat16() for term in terms]
@@ -80,6 +86,13 @@ def test_ranks_that_add_up_in_bfloat16_and_reduce_in_float32_are_narrowed(
     assert "accumulated" in message
     if (dp, clip) != (1, 1.0):  # there, every value fits bfloat16
         assert message.startswith("the values are those of a sum that each rank rounds to bfloat16")
+
+
+def test_a_program_that_casts_to_bfloat16_itself_is_judged_alike_in_a_wider_rung(
+    tmp_path: Path,
+) -> None:
+    candidate = trained(tmp_path / "c", 2, in_bfloat16, dtype="float32")
+    assert len(doubts(tmp_path, candidate)) == 1
 
 
 @pytest.mark.parametrize("dp", [1, 2, 3, 6])

@@ -301,7 +301,10 @@ class _Ladder:
         if self.reference.runs.reused:
             summary["references"] = dict(self.reference.runs.reused)
         unlooked = dict.fromkeys(text for entry in self.judged for text in entry.not_compared)
-        summary["notes"] = [*judgement.left_out, *unlooked, *candidate.runs.notes]
+        # Where the rounding of bfloat16 is allowed, mistakes of a percent pass.
+        widened = [each.widened for each in self.judged if rung_named(each.rounding).low]
+        notes = [*judgement.left_out, *filter(None, widened), *unlooked, *candidate.runs.notes]
+        summary["notes"] = notes
         return summary
 
     def _compare(self, rung: RungTraces, screened: Comparison | None = None) -> Comparison:

@@ -228,14 +228,7 @@ def _unaffected(comparison: Comparison) -> str:
 def _context(judged: Sequence[RungJudgement]) -> list[str]:
     lines = row("compared", _compared(judged))
     for entry in judged:
-        if entry.rounding != entry.dtype:
-            where = entry.cast.partition(" ")[2]
-            lines += row(
-                "precision",
-                f"{entry.dtype} was judged by the rounding of {entry.rounding}: the program "
-                f"casts to {entry.rounding} at {relative(where) or 'an unknown place'}; use "
-                f"ctx.dtype there to be judged by the rounding of {entry.dtype}",
-            )
+        lines += row("precision", entry.widened)
         if entry.samples > 1:
             text = f"in {entry.dtype}, rounding was measured by {entry.samples} samples of noise"
             lines += row("rounding", text)

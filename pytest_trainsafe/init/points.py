@@ -170,7 +170,7 @@ def _compared(
     with_them = f", with the layouts that {layouts.name} now has" if grown else ""
     if joint.verdict == "pass":
         return Check("ok", label, f"trains like one device{with_them}")
-    if proposal is None:
+    if proposal is None or not proposal.headline:
         text = f"{_difference(joint)}{with_them}"
         if advice := _declared(joint):
             verb = "add" if _only_adds(advice.misaveraged) else "change"

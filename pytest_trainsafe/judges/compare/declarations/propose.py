@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
@@ -45,6 +45,7 @@ from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.errors import finite, norm
 from pytest_trainsafe.judges.compare.tensors.tensor import judge_tensor
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import FEW
+from pytest_trainsafe.judges.compare.unmatched import meant
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.trace.facts import Annotations
 from pytest_trainsafe.trace.reader import Trace
@@ -79,9 +80,10 @@ def propose(
     """Find the missing layouts of a failed comparison.
 
     Returns None if no layout is missing, or if some tensors could not be judged because their
-    values were not recorded.  `again` is called if tensors still fail with the proposed layouts: it
-    measures rounding with more samples of noise and compares again, because the failures may be due
-    to too few samples.
+    values were not recorded.  What an annotation was meant for that matches nothing is only named,
+    because that annotation is to be corrected.  `again` is called if tensors still fail with the
+    proposed layouts: it measures rounding with more samples of noise and compares again, because
+    the failures may be due to too few samples.
     """
     if comparison.suspects:
         return None
@@ -148,25 +150,37 @@ def propose(
             _declare(result, averaged)
         return result
 
-    open_ones = undecided(rung, kept)
+    filled, withheld = bool(shaped), len(needs) - len(kept)
+    names, open_ones = meant(candidate), undecided(rung, kept)
+    # What may be a missing reduction as well is not put down to a misspelt entry.
+    other = [need for need in (*kept, *shaped) if need not in open_ones]
+    misspelt = [need for need in other if (need.section, need.name) in names]
+    kept, shaped = ([n for n in each if n not in misspelt] for each in (kept, shaped))
     settled = [need for need in (*kept, *shaped) if need not in open_ones]
     whole = declared([*kept, *shaped])
     return Proposal(
         whole,
         len(kept) + (averaged.tensors if averaged is not None else 0),
         left,
-        len(needs) - len(kept),
+        withheld,
         unexplained,
         used.file,
         averaged,
         len(shaped),
         used.model,
-        tuple(dict.fromkeys((need.section, need.name) for need in (*kept, *shaped))),
+        _named((*kept, *shaped)),
         (adopted, comparison) if left is not None else None,
         tuple(needs.values()),
         open_ones,
         declared(settled) if open_ones else whole,
+        _named(misspelt),
+        filled,
     )
+
+
+def _named(needs: Iterable[MissingLayout]) -> tuple[tuple[str, str], ...]:
+    """The section and the name of everything in `needs`."""
+    return tuple(dict.fromkeys((need.section, need.name) for need in needs))
 
 
 def _declare(result: AnnotationPatch, averaged: Means) -> None:

@@ -184,6 +184,11 @@ class _Ladder:
                     f"not localised: Runs of {failed.dtype} cannot take random values between "
                     f"modules; judge the test in {WIDEST} for the code at fault"
                 )
+        elif (missing := failed.missing) is not None and missing.misspelt and not failed.explained:
+            failed.not_compared.append(
+                "not localised: modules are judged one by one by the layouts of their outputs; "
+                "correct the annotation that matches nothing, and run again for the code at fault"
+            )
         elif case.settings.localize and not failed.explained:
             began = time.perf_counter()
             self.located = _localize(self.candidate, self.reference, rung, failed)

@@ -58,8 +58,9 @@ def test_the_printed_command_has_the_files_and_settings_that_the_command_line_na
     own.write_text("[pytest]\npython_files = check_*.py\n")
     pytester.mkdir("tests")
     (pytester.path / "tests/check_run.py").write_text(TESTS)
-    given = ("-c", "my conf/own.ini", "--rootdir", "tests", "--trainsafe-max-world-size=2", "-o", "cache_dir=c")
-    quiet = ("--trainsafe-localize=off", "--trainsafe-sweep", "tp=2", *workers)
+    given = ("-c", "my conf/own.ini", "--rootdir", "tests", "-o", "cache_dir=c")
+    quiet = ("--trainsafe-localize=off", "--trainsafe-max-world-size=2", *workers)
+    quiet = (*quiet, "--trainsafe-sweep", "tp=2")
 
     first = pytester.runpytest_subprocess("tests", *given, *quiet)
     first.assert_outcomes(failed=1)

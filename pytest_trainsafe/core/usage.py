@@ -37,9 +37,20 @@ _BRACKETS: dict[type, tuple[str, str]] = {
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'tp'?` if a word in `known` is similar to `word`, else an empty string."""
+    """`; did you mean 'tp'?` if a word in `known` is similar to `word`, else an empty string.
+
+    `'pp' or 'tp'` if both are equally so.
+    """
     close = close_to(word, known, _SIMILAR)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return f"; did you mean {either(close)}?" if close else ""
+
+
+def either(words: Sequence[str]) -> str:
+    """`'a'`, `'a' or 'b'`, or `'a', 'b', 'c' (or 4 more)`."""
+    *others, last = [repr(word) for word in words[:MAX_NAMES]]
+    if len(words) > MAX_NAMES:
+        return f"{', '.join([*others, last])} (or {len(words) - MAX_NAMES} more)"
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def close_to(word: str, known: Iterable[str], least: float = _ONE_OF_THREE) -> list[str]:

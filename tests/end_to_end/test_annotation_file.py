@@ -87,3 +87,20 @@ def test_a_fault_beside_a_misspelt_entry_is_reported_and_no_other_code_is_blamed
     assert "look at model.py:64 (forward of module class RowParallel)" in said
     assert "not localised" in said
     assert "faulty" not in said
+
+
+def test_after_a_fault_the_layouts_of_later_layers_are_those_of_the_first(project: Path) -> None:
+    file, model, test = project / "layouts.yaml", project / "model.py", TEST.replace("1}", "2}")
+    whole = file.read_text()
+    file.write_text(whole.partition("modules:")[0])
+    model.write_text(model.read_text().replace("        dist.all_reduce(total, group", "        #"))
+    options = (ANNOTATE, "--trainsafe-sweep", "tp=2", "--trainsafe-localize=60")
+
+    said = inner_pytest.flat(inner_pytest.run(project, test, *options).stdout)
+
+    assert "reference, and layouts are missing for 4 modules" in said
+    assert file.read_text() == whole
+    assert "blocks.1.up.output: no layout" not in said
+    assert "(class RowParallel)" in said
+    assert "(class ColumnParallel): given equal inputs" not in said
+    assert "look at model.py:64 (forward of module class RowParallel)" in said

@@ -14,7 +14,7 @@ from pytest_trainsafe.annotations.lines import place_of
 from pytest_trainsafe.annotations.patterns import matches
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.core.usage import MAX_NAMES, close_to
+from pytest_trainsafe.core.usage import close_to, either
 from pytest_trainsafe.trace.facts import Annotations, Site
 from pytest_trainsafe.trace.reader import Trace
 
@@ -117,11 +117,8 @@ def _hint(candidate: Trace, entry: str) -> str:
     for annotated in (False, True):
         close = close_to(pattern, _spelled(candidate, entry, annotated))
         if close:
-            *others, last = [repr(each) for each in close[:MAX_NAMES]]
-            more = f" (or {len(close) - MAX_NAMES} more)" if len(close) > MAX_NAMES else ""
-            named = f"{', '.join(others)} or {last}" if others else last
             todo = "correct or remove it" if annotated else "correct it"
-            return f"; did you mean {named}{more}? If so, {todo}"
+            return f"; did you mean {either(close)}? If so, {todo}"
     return (
         "; correct its pattern (fnmatch syntax, for a full dotted name or the end of one) or "
         "remove it"

@@ -14,6 +14,7 @@ from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.held import unheld_in_both
 from pytest_trainsafe.judges.compare.localize.blame import Phase
+from pytest_trainsafe.judges.compare.localize.clearing import of_clearing
 from pytest_trainsafe.judges.compare.localize.code.drifted import Drift
 from pytest_trainsafe.judges.compare.localize.code.lines import (
     NOWHERE,
@@ -119,7 +120,7 @@ class Places:
             case "accumulation":
                 found = self._accumulation()
             case "clearing":
-                found = self._does("step")
+                found = of_clearing(self.candidate, self.reference) or self._does("step")
             case "optimizer":
                 found = Drift(self.candidate, self.reference, comparison, {*targets}).place()
                 found = found if found[0] else self._optimizer()

@@ -62,7 +62,7 @@ def close_to(word: str, known: Iterable[str], least: float = _ONE_OF_THREE) -> l
         return []
     import difflib  # only needed for an error
 
-    words = list(known)
+    words = list(dict.fromkeys(known))
     close = difflib.get_close_matches(word, words, n=max(1, len(words)), cutoff=least)
     if not close:
         return [each for each in words if sorted(each) == sorted(word)]  # "pt" for "tp"

@@ -10,7 +10,7 @@ from pytest_trainsafe.core.usage import close_to, either, nearest
 @pytest.mark.parametrize(
     ("word", "known", "close"),
     [
-        ("tpp", ["dp", "tp", "pp"], ["pp", "tp"]),
+        ("tpp", ["dp", "tp", "pp", "tp"], ["pp", "tp"]),
         ("pt", ["tp", "seed"], ["tp"]),
         ("fcl", ["fc1", "norm"], ["fc1"]),
         ("fcl", ["fc1", "fc2", "norm"], ["fc1", "fc2"]),

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_trainsafe.annotations.entries import AnnotationError, MissingFileError
+from pytest_trainsafe.annotations.entries import AnnotationError
+from pytest_trainsafe.annotations.missing import absent
 from pytest_trainsafe.core.cut_text import is_encodable
 from pytest_trainsafe.core.usage import excerpt, shown
 
@@ -60,12 +61,7 @@ def read_text(path: Path) -> str:
             # Normalises line ends to "\n", as `Path.read_text` does.
             return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
     except FileNotFoundError as error:
-        raise MissingFileError(
-            f"{excerpt(str(path.absolute()), 4096)}: annotations cannot be read: there is no such "
-            "file. A relative path begins at the working directory; for a file beside your "
-            "program, use Path(__file__).with_name(...). If there is none yet, make an empty one, "
-            "to which `pytest --trainsafe-annotate` adds what is missing"
-        ) from error
+        raise absent(path) from error
     except (OSError, ValueError) as error:
         if isinstance(error, AnnotationError):
             raise

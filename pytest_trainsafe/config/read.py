@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from pytest_trainsafe.config.again import words_again
 from pytest_trainsafe.config.checks import set_judges
 from pytest_trainsafe.config.extensions import import_paths, read_launchers, read_rungs
 from pytest_trainsafe.config.grammar import OPTION, parse_words, split_quoted
@@ -60,6 +61,7 @@ def _read(config: pytest.Config) -> Settings:
         "profile": profile[0],
         "root": str(config.rootpath),
         "started": str(config.invocation_params.dir),
+        "rerun": words_again(config),
         "adapters": import_paths("adapters", config.hook.pytest_trainsafe_adapters(config=config)),
         "judges": judges,
         "relations": import_paths(

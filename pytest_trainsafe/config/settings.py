@@ -47,13 +47,14 @@ class Settings(NamedTuple):  # every start of pytest makes this class, so no dat
     run has and not this test's marker, of which nothing fails a test with `packs_report`, and
     `learn` the pack that this run learns, "" for none; `root` is pytest's root directory, whose
     folder `invariants` has the project's packs, and `started` the folder in which pytest was
-    started.  `replay` is None, or the folder of a trace whose Run is replayed from a checkpoint,
-    with the step that failed (None to find it).  `debug` is the number of the rank that gets the
-    terminal at a `breakpoint()`, None for none.  `profile` is the name of the profile that is used,
-    "" for none; its values are in the other fields.  `adapters`, `judges` and `relations` are the
-    import paths of the project's own framework adapters, judges and relations, and `launchers` the
-    names of its own launchers, each with the import path of its factory.  `rungs` are the names of
-    its own rungs.
+    started.  `rerun` has the words of the command line, without the sweep, that a later run of one
+    of its tests needs.  `replay` is None, or the folder of a trace whose Run is replayed from a
+    checkpoint, with the step that failed (None to find it). `debug` is the number of the rank that
+    gets the terminal at a `breakpoint()`, None for none.  `profile` is the name of the profile that
+    is used, "" for none; its values are in the other fields.  `adapters`, `judges` and `relations`
+    are the import paths of the project's own framework adapters, judges and relations, and
+    `launchers` the names of its own launchers, each with the import path of its factory.  `rungs`
+    are the names of its own rungs.
     """
 
     sweep: SweepWords = ()
@@ -87,6 +88,7 @@ class Settings(NamedTuple):  # every start of pytest makes this class, so no dat
     learn: str = ""
     root: str = ""
     started: str = ""
+    rerun: str = ""
     init: str = ""
     plan: str = ""
     shard: tuple[int, int] | None = None

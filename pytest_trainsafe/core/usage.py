@@ -17,6 +17,9 @@ MAX_SHOWN, _MAX_COLLECTION = 100, 300
 _ENTRIES, _DEPTH, _MAX_LISTED = 6, 3, 40
 #: A longer word is not treated as a misspelling of a known one.
 _LONGEST_NAME = 100
+#: How similar a misspelling of a known word is, as `difflib` measures it; and a short word of which
+#: one letter of three is wrong ("fcl" for "fc1").
+_SIMILAR, _ONE_OF_THREE = 0.7, 2 / 3
 #: Maximum number of names in a list that says how many more there are.
 MAX_NAMES = 3
 #: This many significant digits distinguish any two float64 values.
@@ -34,15 +37,42 @@ _BRACKETS: dict[type, tuple[str, str]] = {
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'tp'?` if a word in `known` is similar to `word`, else an empty string."""
+    """`; did you mean 'tp'?` if a word in `known` is similar to `word`, else an empty string.
+
+    `'pp' or 'tp'` if both are equally so.
+    """
+    close = close_to(word, known, _SIMILAR)
+    return f"; did you mean {either(close)}?" if close else ""
+
+
+def either(words: Sequence[str]) -> str:
+    """`'a'`, `'a' or 'b'`, or `'a', 'b', 'c' (or 4 more)`."""
+    *others, last = [repr(word) for word in words[:MAX_NAMES]]
+    if len(words) > MAX_NAMES:
+        return f"{', '.join([*others, last])} (or {len(words) - MAX_NAMES} more)"
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def close_to(word: str, known: Iterable[str], least: float = _ONE_OF_THREE) -> list[str]:
+    """The words in `known` that are the most similar to `word`: several if they are equally so.
+
+    `least` is the smallest similarity, from 0 to 1, as `difflib` measures it.
+    """
     if len(word) > _LONGEST_NAME:
-        return ""
+        return []
     import difflib  # only needed for an error
 
-    words = list(known)
-    close = difflib.get_close_matches(word, words, n=1, cutoff=0.7)
-    close += [each for each in words if sorted(each) == sorted(word)]  # "pt" for "tp"
-    return f"; did you mean {close[0]!r}?" if close else ""
+    words = list(dict.fromkeys(known))
+    close = difflib.get_close_matches(word, words, n=max(1, len(words)), cutoff=least)
+    if not close:
+        return [each for each in words if sorted(each) == sorted(word)]  # "pt" for "tp"
+    matcher = difflib.SequenceMatcher(b=word)
+
+    def similarity(other: str) -> float:
+        matcher.set_seq1(other)
+        return matcher.ratio()
+
+    return sorted(each for each in close if similarity(each) == similarity(close[0]))
 
 
 def listing(words: Iterable[str]) -> str:

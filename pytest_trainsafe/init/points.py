@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from pytest_trainsafe.annotations.extend import render
+from pytest_trainsafe.annotations.missing import HEAD
 from pytest_trainsafe.annotations.write import write_annotations
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.init.axes import Axes
 from pytest_trainsafe.init.checklist import Check
 from pytest_trainsafe.init.files import beside, create
 from pytest_trainsafe.init.program import Found
-from pytest_trainsafe.init.trial import LAYOUTS, Trial
+from pytest_trainsafe.init.trial import Trial
 from pytest_trainsafe.judges.compare.declarations.misaveraged import Misaveraged
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
 from pytest_trainsafe.judges.compare.judgement import Advice, ladder_of
@@ -82,7 +83,7 @@ class LayoutFile:
         if not wanted:
             return False
         if not self.own and not self.read:
-            self.own = not create(self.path, LAYOUTS)
+            self.own = not create(self.path, HEAD)
         if not self.own:
             entries = {"models": {proposal.model: wanted}} if proposal.model else wanted
             self.wanted += [render(entries)]
@@ -170,7 +171,7 @@ def _compared(
     with_them = f", with the layouts that {layouts.name} now has" if grown else ""
     if joint.verdict == "pass":
         return Check("ok", label, f"trains like one device{with_them}")
-    if proposal is None:
+    if proposal is None or not proposal.headline:
         text = f"{_difference(joint)}{with_them}"
         if advice := _declared(joint):
             verb = "add" if _only_adds(advice.misaveraged) else "change"

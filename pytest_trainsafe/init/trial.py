@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from msgspec import structs
 
-from pytest_trainsafe.core.pages import page
+from pytest_trainsafe.annotations.missing import HEAD, absent_file
 from pytest_trainsafe.core.rungs.table import RECIPE, WIDEST
 from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.init.files import create
@@ -22,11 +21,6 @@ from pytest_trainsafe.trace.reader import Trace
 
 #: A program is trained again if its first training took at most this many seconds.
 CHEAP = 20.0
-
-#: The first line of an annotation file that this option makes.
-LAYOUTS = f"# Which part of a tensor each rank holds: {page('layouts.md')}\n"
-
-_MISSING_FILE = re.compile(r"(/.+): annotations cannot be read: there is no such file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +67,7 @@ def _first(session: Session, case: Case) -> Trial:
         return _trained(session, case)
     except GroupFailure as failure:
         missing = _missing_file(failure)
-        if missing is None or create(missing, LAYOUTS):
+        if missing is None or create(missing, HEAD):
             raise
     try:
         return _trained(session, case, repeat=1, made=missing)
@@ -110,7 +104,6 @@ def _initial(trace: Trace) -> dict[str, str]:
 
 
 def _missing_file(failure: GroupFailure) -> Path | None:
-    """The annotation file that the program names and that does not exist; None for none."""
+    """The annotation file that the program names and that is to be made; None for none."""
     first = failure.result.ranks[0]
-    found = _MISSING_FILE.match(first.error)
-    return Path(found[1]) if found and first.error_type.endswith("MissingFileError") else None
+    return absent_file(first.error_type, first.error)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.judges.contract import Judge, Judgement, JudgeOptions, worst
 from pytest_trainsafe.judges.first_of import first_of
 from pytest_trainsafe.judges.loosen import Loosen
+from pytest_trainsafe.judges.made_file import made_file
 from pytest_trainsafe.judges.registry import judges
+from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.runs.traces import Runs, Traces
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.expectation import Expectation
@@ -53,7 +56,8 @@ def judge_case(
 ) -> JointJudgement:
     """Run every judge, publish the Point's summary, and return the judgements.
 
-    Raises GroupFailure if the ranks of a Run did not finish.
+    Raises GroupFailure if the ranks of a Run did not finish; but if they miss an annotation file
+    that is to be made, the Runs are repeated with it.
     """
     case = candidate.case
     every = judges(case.settings.judges)
@@ -62,7 +66,18 @@ def judge_case(
     for judge in available:
         runs.start(judge.required_runs(case))
     options = JudgeOptions(loosen, frozenset((*accept, *case.settings.accept)), expect)
-    joint = JointJudgement([judge.judge(case, runs, options) for judge in available], case)
+    made: set[Path] = set()
+    while True:
+        try:
+            joint = JointJudgement([judge.judge(case, runs, options) for judge in available], case)
+            break
+        except GroupFailure as failure:
+            path = made_file(failure, runs)
+            if path is None or path in made:
+                raise
+            made.add(path)
+        both = runs.candidate, runs.reference
+        runs = Runs(*(replace(each, repeat=each.repeat + 1) for each in both))
     if joint.verdict == "fail":
         lead = next(finding for finding in joint.findings if finding.verdict == "fail")
         more = (_explain(each, case, runs, options, lead) for each in every)

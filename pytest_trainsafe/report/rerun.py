@@ -24,15 +24,24 @@ class Rerun(NamedTuple):
     root: str = ""
     started: str = ""
 
-    def command(self, nodeid: str, words: str = "") -> str:
+    def command(self, nodeid: str, words: str = "", reader: str = "") -> str:
         """The command for a test, such as `pytest 'test_gpt.py::test_gpt[tp2]'`.
 
-        `words` go before the options.
+        `words` go before the options.  `reader` is the folder in which a reader would run it, if
+        that need not be the one where the run was started: the command then begins with a change
+        to this one.
         """
         path, colons, name = nodeid.partition("::")
         if self.root and os.path.exists(file := os.path.join(self.root, path)):
             path = os.path.relpath(file, self.started)
-        return f"pytest {shlex.quote(f'{path}{colons}{name}')}{words}{self.options}"
+        command = f"pytest {shlex.quote(f'{path}{colons}{name}')}{words}{self.options}"
+        if not (reader and self.started):
+            return command
+        folder = os.path.relpath(os.path.realpath(self.started), os.path.realpath(reader))
+        if folder == os.curdir:
+            return command
+        outside = folder.split(os.sep)[0] == os.pardir
+        return f"cd {shlex.quote(self.started if outside else folder)} && {command}"
 
 
 #: For reports on no run of pytest: no options, and the ids as they are.
@@ -41,18 +50,11 @@ NO_RUN = Rerun()
 
 def rerun_with(settings: Settings) -> Rerun:
     """How a test of the run with these settings is run again with the same settings."""
-    default = Settings()
-    words = []
+    words = ""
     if settings.sweep and not settings.sweep_from_ini:
         swept = " ".join(f"{axis}={','.join(values)}" for axis, values in settings.sweep)
-        words.append(f"--trainsafe-sweep {swept}")
-    if settings.dtypes:
-        words.append(f"--trainsafe-dtype {','.join(settings.dtypes)}")
-    if settings.profile:
-        words.append(f"--trainsafe-profile {settings.profile}")
-    if settings.seed != default.seed:
-        words.append(f"--trainsafe-seed {settings.seed}")
-    return Rerun("".join(f" {word}" for word in words), settings.root, settings.started)
+        words = f" --trainsafe-sweep {swept}"
+    return Rerun(f"{words}{settings.rerun}", settings.root, settings.started)
 
 
 def rerun_rows(nodeid: str, rerun: Rerun) -> list[str]:

@@ -81,7 +81,7 @@ class Traces:
     def fails_again(self, dtype: str, failure: GroupFailure) -> bool:
         """Whether a repetition of the Run in `dtype` raises the same error."""
         try:
-            self.runs.start(structs.replace(self.spec(dtype), repeat=1)).result()
+            self.runs.start(structs.replace(self.spec(dtype), repeat=self.repeat + 1)).result()
         except GroupFailure as other:
             return bool(raised(other.result) & raised(failure.result))
         return False

@@ -189,6 +189,9 @@ def test_an_absent_file_is_refused_and_an_empty_file_is_accepted(tmp_path: Path)
     absent = f"{tmp_path}/absent.yaml: annotations cannot be read: there is no such file. A rel"
     with pytest.raises(AnnotationError, match=re.escape(absent)):
         Annotations.read(tmp_path / "absent.yaml")
+    (tmp_path / "abesnt.yml").touch()
+    with pytest.raises(AnnotationError, match=r"no such file; did you mean 'abesnt\.yml'\?$"):
+        Annotations.read(tmp_path / "absent.yaml")
     (tmp_path / "empty.yaml").write_text("# nothing yet\n")
     assert Annotations.read(tmp_path / "empty.yaml").parameter("a", FULL, (4,)) is None
 

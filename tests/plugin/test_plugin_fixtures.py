@@ -100,6 +100,24 @@ def test_a_fixture_without_the_marker_says_what_to_add(project):
     )
 
 
+def test_a_misspelt_marker_is_named(project):
+    project.makeini("[pytest]\nmarkers = trainsave: misspelt\n")
+    project.makepyfile(
+        test_bare="""
+        import pytest
+
+        @pytest.mark.trainsave(print, tp=2)
+        def test_it(trainsafe):
+            pass
+        """
+    )
+
+    result = project.runpytest_inprocess("-W", "ignore")
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*trainsafe; correct its marker 'trainsave' to 'trainsafe'*"])
+
+
 def test_the_summary_says_how_long_a_test_waited_for_ranks_of_other_test_runs(project):
     project.makepyfile(
         """

@@ -121,7 +121,7 @@ def test_it(size, trainsafe): ...
         ("[pytest.param(1, marks=[small, large])]", "this parameter set has several trainsafe*"),
         (
             "[pytest.param(1, marks=pytest.mark.trainsafe('program:train', tpp=1))]",
-            "unknown axis 'tpp'; did you mean 'tp'[?]",
+            "unknown axis 'tpp'; did you mean 'pp' or 'tp'[?]",
         ),
     ],
     ids=["one without", "several", "an unknown axis"],

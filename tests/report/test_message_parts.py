@@ -175,13 +175,13 @@ def test_differing_elements_are_shown_only_for_the_first_wrong_tensor() -> None:
     assert "elements" not in report(failure())
 
 
-def test_the_rerun_command_contains_the_profile_and_the_seed() -> None:
+def test_the_rerun_command_contains_the_words_of_the_command_line_that_it_needs() -> None:
     comparison = Comparison("float32", [failure()])
     case = Case(
-        Point.of(tp=2), Program("m:train"), Settings(profile="ci", seed=3), nodeid="t.py::t"
+        Point.of(tp=2), Program("m:train"), Settings(rerun=" --trainsafe-seed 3"), nodeid="t.py::t"
     )
     judged = RungJudgement("float32", "float32", comparison, [], [])
 
     text = message_of(LadderJudgement("train", "tp=2", [judged], case))
 
-    assert "rerun         pytest t.py::t --trainsafe-profile ci --trainsafe-seed 3" in text
+    assert "rerun         pytest t.py::t --trainsafe-seed 3" in text

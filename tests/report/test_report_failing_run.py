@@ -107,7 +107,8 @@ def test_a_failing_run_reports_its_cause_in_terminal_github_and_junit_file(
     assert "title=trainsafe%3A model.train%3A 0.output · activation%3A 2 times" in lines[0]
     assert "%0Aaxes: fails where dp >= 2; 2 other points pass%0A" in lines[0]
     assert lines[1].startswith(f"::error file={name}/test_run.py,line=11,")
-    assert lines[1].endswith("rerun: pytest 'test_run.py::test_of_another_error[dp1-float64]'")
+    run = f"cd {pytester.path.name} && pytest"
+    assert lines[1].endswith(f"rerun: {run} 'test_run.py::test_of_another_error[dp1-float64]'")
 
     written = summary.read_text(encoding="utf-8")
     assert written.startswith("of another command\n## trainsafe: 2 failed, 1 error of 5 points\n")

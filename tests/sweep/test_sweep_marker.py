@@ -53,7 +53,7 @@ def test_the_type_of_a_parameter_is_that_of_its_default_annotation_or_values():
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"tpp": [1]}, "unknown axis 'tpp'; did you mean 'tp'?"),
+        ({"tpp": [1]}, "unknown axis 'tpp'; did you mean 'pp' or 'tp'?"),
         ({"layer": [1]}, "parameters of .*train: layers, name, rate, untyped"),
         ({"steps": 3}, "does not take it: give it a parameter steps=1, and let it enter `with ctx"),
         ({"tp": []}, "axis 'tp' has no values"),

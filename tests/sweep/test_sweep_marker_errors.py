@@ -6,7 +6,7 @@ import pytest
 @pytest.mark.parametrize(
     ("marker", "message"),
     [
-        ("'program:train', tpp=[1]", "unknown axis 'tpp'; did you mean 'tp'?"),
+        ("'program:train', tpp=[1]", "unknown axis 'tpp'; did you mean 'pp' or 'tp'?"),
         ("'program:train', pt=2", "unknown axis 'pt'; did you mean 'tp'?"),
         ("'program:train', tp=[]", "axis 'tp' has no values; give an integer >= 1"),
         ("'program:train', tp=['2']", "axis 'tp' takes an integer >= 1, not '2'"),

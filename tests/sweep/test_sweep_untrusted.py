@@ -303,7 +303,7 @@ def test_twenty_thousand_sweep_words_are_parsed_and_a_repeated_axis_is_refused()
 def test_divides_refuses_unknown_names_and_values_that_are_no_numbers():
     with pytest.raises(DeclarationError, match="the axis 'recompute' is 'full' at this Point"):
         divides("layers", "recompute")(Point.of(recompute="full"), {"layers": 2})
-    with pytest.raises(DeclarationError, match=r"'tpp' is neither .*; did you mean 'tp'\?"):
+    with pytest.raises(DeclarationError, match=r"'tpp' is neither .*; did you mean 'pp' or 'tp'\?"):
         divides("layers", "tpp")(Point.of(tp=2), {"layers": 2})
     with pytest.raises(ArgumentError, match="divides takes names"):
         divides("layers", 2)  # type: ignore[arg-type]

@@ -36,7 +36,6 @@ from pytest_trainsafe.judges.compare.tensors.tensor import judge_allowed, judge_
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
     Tolerance,
 )
-from pytest_trainsafe.judges.compare.unmatched import unmatched
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.trace.local_key_paths import is_local
 from pytest_trainsafe.trace.reader import Trace
@@ -70,7 +69,6 @@ def compare(
         return Comparison(rung.dtype, [mismatch])
     judge = _Comparing(rung, loosen)
     if screened is None:
-        judge.annotations()
         numbering = misnumbered(rung.candidate, rung.reference, rung.dtype)
         if numbering is not None:
             judge.add(-1, numbering)
@@ -140,11 +138,6 @@ class _Comparing(Parameters):
         self.counted = gradients_behind(screened.suspects) - {*screened.suspects}
         self.wanted = {*screened.suspects, *self.counted}
         self.result.suspects = []
-
-    def annotations(self) -> None:
-        """Add a failing finding for each annotation that matches nothing on any rank."""
-        for finding in unmatched(self.rung.candidate):
-            self.add(-1, finding)
 
     def tensor(self, order: int, id: TensorId) -> None:
         """Judge one tensor of the reference; for a parameter after a step, judge its update."""

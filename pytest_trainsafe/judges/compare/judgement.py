@@ -150,7 +150,7 @@ def lead_of(failing: Sequence[Finding]) -> Finding:
 def suspect(lead: Finding) -> str:
     """A phrase on the code of a Finding that no localisation has found: whose code it is."""
     if lead.where is None:
-        return "the entry"
+        return "gives it" if lead.source.partition(":")[0].endswith(".py") else "the entry"
     if not lead.module_class:
         return "starts the backward: no gradient of an output comes before this one"
     text = f"module class {lead.module_class}"

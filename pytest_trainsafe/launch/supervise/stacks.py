@@ -83,7 +83,7 @@ def place_of(dump: str) -> Place | None:
     for file, line, name in frames:
         if not _is_library(file):
             return Place(file, line, name, _waits_in(called))
-        if _is_torch(file) and name not in _DECORATORS:
+        if _is_torch(file) and name not in _DECORATORS and not only_calls(file, name):
             called.append(name)
     return Place(*frames[0])
 

@@ -49,7 +49,7 @@ def document_of(
             run=0,
             stages=_stages(more.get((outcome.nodeid, outcome.point), {})),
             notes=_notes(more.get((outcome.nodeid, outcome.point), {})),
-            rerun=printable(rerun.command(outcome.nodeid)),
+            rerun=printable(rerun.command(outcome.nodeid, reader=settings.root)),
         )
         for outcome in (_printable(_judged(each, sections)) for each in judged)
     ]

@@ -100,7 +100,7 @@ def _annotation(family: Family, root: Path, workspace: Path, rerun: Rerun) -> st
         ("so", first.cause),
         ("axes", where(family)),
         (plural(len(family.members), "point"), cut(family.points, _LIST)),
-        ("rerun", rerun.command(lead.nodeid)),
+        ("rerun", rerun.command(lead.nodeid, reader=str(workspace))),
     ]
     text = "\n".join(f"{label}: {value}" for label, value in message if value)
     place = place_of(first.source, workspace) or place_of(str(root / lead.location), workspace)
@@ -213,7 +213,7 @@ def _family(number: int, family: Family, workspace: Path, rerun: Rerun) -> str:
         ("axes", markdown(where(family))),
         (plural(len(family.members), "point"), markdown(cut(family.points, _LIST))),
         ("look at", code(place) if place else ""),
-        ("rerun", code(rerun.command(lead.nodeid))),
+        ("rerun", code(rerun.command(lead.nodeid, reader=str(workspace)))),
     ]
     lines = [f"### {number}. {code(_cell(f'{lead.program or lead.test}: {what(lead)}'))}", ""]
     lines += ["| | |", "|---|---|"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,9 +19,9 @@ from pytest_trainsafe.judges.compare.judgement import suspect
 from pytest_trainsafe.judges.compare.results import MAX_EXPLAINED
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.loosen import Loosen
-from pytest_trainsafe.trace.facts import Annotations, Site
+from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import NoteEvent, StepEvent
+from pytest_trainsafe.trace.schema import StepEvent
 from tests.support.compare.traces import Bench, Edit, Record, draw, only, parameter, training, write
 from tests.support.localize.blamed_traces import noting
 
@@ -556,29 +555,6 @@ def test_different_numbers_of_steps_end_the_comparison(bench: Bench) -> None:
     assert (
         "the candidate recorded 1 steps on rank 0, but the reference recorded 2" in finding.message
     )
-
-
-@pytest.mark.parametrize(
-    ("pattern", "then"),
-    [("modules: nrom", "; did you mean 'norm'? correct"), ("modules: head", "; correct")],
-)
-def test_an_annotation_that_matches_on_no_rank_fails(bench: Bench, pattern: str, then: str) -> None:
-    notes = [NoteEvent("unmatched_annotation", pattern)]
-    finding = only_failure(compare(bench.rung(POINT, notes=notes)))
-    assert finding.check == "annotation"
-    start = f"the annotation {pattern} matches nothing in the candidate's model{then} its pattern"
-    assert finding.message.startswith(start)
-    assert finding.source == ""
-
-
-def test_an_annotation_that_matches_nothing_has_its_line_in_the_file(
-    bench: Bench, tmp_path: Path
-) -> None:
-    path = tmp_path / "layouts.yaml"
-    path.write_text("modules:\n  head: {}\n")
-    notes = [NoteEvent("unmatched_annotation", "modules: head"), Annotations(str(path))]
-    finding = only_failure(compare(bench.rung(POINT, notes=notes)))
-    assert (finding.source, suspect(finding)) == (f"{path}:2", "the entry")
 
 
 def test_loosened_tensor_passes_and_is_listed_with_its_reason(bench: Bench) -> None:

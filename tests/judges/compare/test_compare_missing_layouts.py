@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from pytest_trainsafe.core.layout import Placement
@@ -12,7 +11,6 @@ from pytest_trainsafe.judges.compare.judgement import LadderJudgement
 from pytest_trainsafe.judges.compare.ladder.pair import judge_pair
 from pytest_trainsafe.judges.compare.ladder.summary import point_summary
 from pytest_trainsafe.judges.compare.text.message import message_of
-from pytest_trainsafe.trace.schema import NoteEvent
 from tests.support.compare.traces import Bench, Edit, Record, healthy
 from tests.support.compare.undeclared_layouts import undeclared
 
@@ -118,23 +116,3 @@ def test_a_fault_of_a_program_with_all_layouts_is_reported_as_a_difference(bench
     report = message_of(judged(bench, doubled, declared=True))
     assert "differs from its single-device reference" in report.splitlines()[0]
     assert labels(report)[0] == "starts at"
-
-
-@pytest.mark.parametrize(
-    ("pattern", "meant"),
-    [("fcl.weight", "fc1.weight"), ("f*.wieght", "f*.weight"), ("fcl.*", "fc1.*")],
-)
-def test_a_misspelled_annotation_names_what_it_was_meant_for_and_no_code_is_at_fault(
-    bench: Bench, pattern: str, meant: str
-) -> None:
-    notes = [NoteEvent("unmatched_annotation", f"parameters: {pattern}")]
-    rung = bench.rung(Point.of(tp=2), dtype="float64", notes=notes)
-
-    made = undeclared(rung, lambda id, placement: id.path != "fc1.weight")
-    traces = made.candidate, made.reference, made.perturbed, made.shadow
-    report = " ".join(message_of(judge_pair(*traces, (), ())).split())
-
-    said = f"{pattern} matches nothing in the candidate's model; did you mean {meant!r}?"
-    assert said in report
-    assert "fc1.weight: {tp_dim: 0}" in report
-    assert "is wrong" not in report

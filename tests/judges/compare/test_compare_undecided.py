@@ -17,39 +17,8 @@ from pytest_trainsafe.judges.compare.declarations.propose import propose
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.text.proposal import proposal_rows
 from pytest_trainsafe.trace.reader import Trace
-from tests.support.compare.traces import Bench, Edit, Record
-from tests.support.compare.undeclared_layouts import undeclared
-
-
-def terms(kind: str, module: str, axis: str) -> Edit:
-    """Each rank of `axis` holds a term of a sum, and everything else is right."""
-
-    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
-        if (record.id.kind, record.id.module) != (kind, module):
-            return part
-        return record.tensor.to(part.dtype) * (0.25 if at[axis] else 0.75)
-
-    return edit
-
-
-def without_gradient(rung: RungTraces, module: str) -> RungTraces:
-    """The rung of a program whose loss is not computed from the output of `module`."""
-
-    def cut(trace: Trace) -> Trace:
-        ranks = [
-            dataclasses.replace(
-                rank,
-                tensors={
-                    id: event
-                    for id, event in rank.tensors.items()
-                    if (id.kind, id.module) != ("activation_grad", module)
-                },
-            )
-            for rank in trace.ranks
-        ]
-        return Trace(trace.path, trace.manifest, ranks)
-
-    return dataclasses.replace(rung, candidate=cut(rung.candidate), reference=cut(rung.reference))
+from tests.support.compare.traces import Bench, Record
+from tests.support.compare.undeclared_layouts import terms, undeclared, without_gradient
 
 
 def over_tp(id: TensorId, placement: Placement) -> bool:

@@ -48,6 +48,13 @@ def test_a_function_that_answers_at_once_is_no_wait(called: list[str], waits_in:
     assert place == Place("/home/me/train.py", 12, "train", waits_in)
 
 
+def test_a_decorator_around_a_function_of_this_package_is_not_what_a_rank_waits_in() -> None:
+    outer = f'  File "{torch.__path__[0]}/utils/_contextlib.py", line 124 in decorate_context\n'
+    user = '  File "/home/me/train.py", line 12 in reduce_gradients\n'
+    place = place_of(DUMP.replace(user, outer + user))
+    assert place == Place("/home/me/train.py", 12, "reduce_gradients", "all_reduce")
+
+
 def test_the_last_of_several_stack_dumps_is_used() -> None:
     later = DUMP.replace("line 12", "line 13")
     assert ("/home/me/train.py", 13, "reduce_gradients") in main_thread(DUMP + later)

@@ -19,11 +19,11 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.adopt import adopt
+from pytest_trainsafe.judges.compare.declarations.alike import cut_by_shape
 from pytest_trainsafe.judges.compare.declarations.infer import AXES, infer_all
 from pytest_trainsafe.judges.compare.declarations.infer_permuted import Permutation, infer_permuted
 from pytest_trainsafe.judges.compare.declarations.propose import (
     LAYOUT_CHECKS,
-    cut_by_shape,
     order_at,
     samples,
 )

@@ -5,6 +5,8 @@ Made by `propose`; the ladder, the report and the summary read it.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_trainsafe.core.finding import Finding
@@ -34,7 +36,9 @@ class Proposal:
     missing.  `rest` has the traces with the found layouts, and their comparison, if it fails.
     `needs` has the found layouts themselves, with those that are withheld.  `undecided` are those
     in `wanted` that a missing reduction would explain as well, and `certain` is `wanted` without
-    them, which may be written to a file.
+    them, which may be written to a file.  `misspelt` has the section and the name of everything
+    that lacks a layout because the annotation for it matches nothing: it is not in `wanted`.
+    `filled` is true if shards of parameters were initialized as if each were the whole.
     """
 
     wanted: AnnotationPatch
@@ -51,41 +55,51 @@ class Proposal:
     needs: tuple[MissingLayout, ...] = ()
     undecided: tuple[MissingLayout, ...] = ()
     certain: AnnotationPatch = field(default_factory=dict)
+    misspelt: tuple[tuple[str, str], ...] = ()
+    filled: bool = False
 
     @property
     def settles(self) -> bool:
         """Whether these annotations may explain the whole failure, without a second fault."""
-        return self.left is None or bool(self.shaped)
+        return self.left is None or self.filled
 
     @property
     def leads(self) -> bool:
-        """Whether the report starts with this proposal: an annotation is missing or to be removed.
+        """Whether the report starts with it: an annotation is missing, wrong or misspelt.
 
         What differs may follow from that, so it is no evidence of a fault in the program.
         """
-        return bool(self.wanted) or self.means is not None
+        return bool(self.wanted) or self.means is not None or bool(self.misspelt)
 
     @property
     def headline(self) -> str:
-        """What is missing: `layouts are missing for 3 parameters and 2 modules`."""
+        """What is missing: `layouts are missing for 3 parameters and 2 modules`.
+
+        "" if only annotations that match nothing are to be corrected.
+        """
         means = _means_text(self.means) if self.means is not None else ""
-        parts = []
-        for section, noun in _NAMED.items():
-            count = sum(each == section for each, _ in self.lacking)
-            if count:
-                parts.append(plural(count, noun))
-        if any(section == "loss" for section, _ in self.lacking):
-            parts.append("the loss")
+        parts = counted(self.lacking)
         if not parts:
             return means
-        *others, last = parts
-        named = f"{', '.join(others)} and {last}" if others else last
-        text = f"layouts are missing for {named}"
+        text = f"layouts are missing for {in_words(parts)}"
         if parts == ["the loss"]:
             text = "the layout of the loss is missing"
         if self.undecided:
             text += ", or a reduction is"
         return f"{text}; {means}" if means else text
+
+
+def counted(names: Iterable[tuple[str, str]]) -> list[str]:
+    """How many of each section there are: `3 parameters`, `1 module`, `the loss`."""
+    sections = Counter(section for section, _ in names)
+    parts = [plural(sections[each], noun) for each, noun in _NAMED.items() if sections[each]]
+    return [*parts, "the loss"] if sections["loss"] else parts
+
+
+def in_words(parts: Sequence[str]) -> str:
+    """`a`, `a and b`, or `a, b and c`."""
+    *others, last = parts
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _means_text(means: Means) -> str:

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.words import describe
-from pytest_trainsafe.core.indices import local_shape
-from pytest_trainsafe.core.layout import Layout, Shard, axes_of
-from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.adopt import adopt
+from pytest_trainsafe.judges.compare.declarations.alike import (
+    axes_for,
+    is_open,
+    like_others,
+    shaped_as_whole,
+)
 from pytest_trainsafe.judges.compare.declarations.averaged import Means, hidden, may_be_means, means
-from pytest_trainsafe.judges.compare.declarations.infer import AXES, Inferred, Sample, infer_all
+from pytest_trainsafe.judges.compare.declarations.infer import Inferred, Sample, infer_all
 from pytest_trainsafe.judges.compare.declarations.infer_permuted import Permutation, infer_permuted
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
 from pytest_trainsafe.judges.compare.declarations.suggest import (
@@ -40,11 +44,11 @@ from pytest_trainsafe.judges.compare.declarations.undecided import (
     undecided,
 )
 from pytest_trainsafe.judges.compare.declarations.unfit import unfit
-from pytest_trainsafe.judges.compare.explain.numbering import shares_batches
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.errors import finite, norm
 from pytest_trainsafe.judges.compare.tensors.tensor import judge_tensor
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import FEW
+from pytest_trainsafe.judges.compare.unmatched import meant
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.trace.facts import Annotations
 from pytest_trainsafe.trace.reader import Trace
@@ -79,9 +83,10 @@ def propose(
     """Find the missing layouts of a failed comparison.
 
     Returns None if no layout is missing, or if some tensors could not be judged because their
-    values were not recorded.  `again` is called if tensors still fail with the proposed layouts: it
-    measures rounding with more samples of noise and compares again, because the failures may be due
-    to too few samples.
+    values were not recorded.  What an annotation was meant for that matches nothing is only named,
+    because that annotation is to be corrected.  `again` is called if tensors still fail with the
+    proposed layouts: it measures rounding with more samples of noise and compares again, because
+    the failures may be due to too few samples.
     """
     if comparison.suspects:
         return None
@@ -109,6 +114,12 @@ def propose(
         needs |= fresh
         trace = adopt(rung.candidate, needs.values())
         comparison = compare(dataclasses.replace(rung, candidate=trace), loosen)
+    more = list(like_others(rung, _targets(rung, comparison), needs.values()))
+    if more:
+        needs |= {(need.section, need.name, need.place): need for need in more}
+        trace = adopt(rung.candidate, needs.values())
+        comparison = compare(dataclasses.replace(rung, candidate=trace), loosen)
+        _, unexplained = _round(dataclasses.replace(rung, candidate=trace), comparison)
     adopted = dataclasses.replace(rung, candidate=trace)
     if comparison.failed and needs and again is not None:
         adopted, comparison = again(adopted, comparison)
@@ -133,7 +144,7 @@ def propose(
             or is_among(need, outputs)
             or (need.section == "parameters" and need.name in reduced)
         ]
-    shaped = _shaped(rung, first)
+    shaped = shaped_as_whole(rung, first)
     if shaped or averaged is not None:
         unexplained = ""  # the values are those of other elements, or a proposal fits
     candidate = rung.candidate
@@ -148,25 +159,37 @@ def propose(
             _declare(result, averaged)
         return result
 
-    open_ones = undecided(rung, kept)
+    filled, withheld = bool(shaped), len(needs) - len(kept)
+    names, open_ones = meant(candidate), undecided(rung, kept)
+    # What may be a missing reduction as well is not put down to a misspelt entry.
+    other = [need for need in (*kept, *shaped) if need not in open_ones]
+    misspelt = [need for need in other if (need.section, need.name) in names]
+    kept, shaped = ([n for n in each if n not in misspelt] for each in (kept, shaped))
     settled = [need for need in (*kept, *shaped) if need not in open_ones]
     whole = declared([*kept, *shaped])
     return Proposal(
         whole,
         len(kept) + (averaged.tensors if averaged is not None else 0),
         left,
-        len(needs) - len(kept),
+        withheld,
         unexplained,
         used.file,
         averaged,
         len(shaped),
         used.model,
-        tuple(dict.fromkeys((need.section, need.name) for need in (*kept, *shaped))),
+        _named((*kept, *shaped)),
         (adopted, comparison) if left is not None else None,
         tuple(needs.values()),
         open_ones,
         declared(settled) if open_ones else whole,
+        _named(misspelt),
+        filled,
     )
+
+
+def _named(needs: Iterable[MissingLayout]) -> tuple[tuple[str, str], ...]:
+    """The section and the name of everything in `needs`."""
+    return tuple(dict.fromkeys((need.section, need.name) for need in needs))
 
 
 def _declare(result: AnnotationPatch, averaged: Means) -> None:
@@ -210,7 +233,7 @@ def _round(rung: RungTraces, comparison: Comparison) -> tuple[list[MissingLayout
         if outputs and any(w is not None and _same(w, id, "activation") for w in failed):
             continue  # the output's layout may determine its gradient's
         tp_only = id.kind in ("param", "param_grad")
-        axes = ("tp",) if tp_only else _axes(rung.candidate, id)
+        axes = ("tp",) if tp_only else axes_for(rung.candidate, id)
         evidence = list(samples(rung, id))
         inferred = infer_all(evidence, rung.candidate.sizes, axes)
         order: Permutation = ()
@@ -237,34 +260,9 @@ def _targets(rung: RungTraces, comparison: Comparison) -> Iterator[TensorId]:
         if finding.verdict != "fail" or finding.check not in LAYOUT_CHECKS or id is None:
             continue
         key = (id.kind, id.module, id.name)
-        if key not in seen and len(seen) < MAX_NAMES and _open(rung.candidate, id):
+        if key not in seen and len(seen) < MAX_NAMES and is_open(rung.candidate, id):
             seen.add(key)
             yield id
-
-
-def _open(candidate: Trace, id: TensorId) -> bool:
-    """Whether an annotation could add a mesh axis to the layout of the tensor `id`."""
-    holders = candidate.holders(id)
-    if not holders:
-        return False
-    event = holders[0][1]
-    if id.kind == "param_grad":
-        if candidate.sizes["tp"] == 1:
-            return False
-    elif event.layout_source in ("dtensor", "attribute"):
-        return False
-    kinds = ("activation", "activation_grad", "loss", "param", "param_grad")
-    if id.kind not in kinds or (id.kind == "param" and id.step != INITIAL):
-        return False
-    role = candidate.sizes.mesh.role
-    said = {role(axis) for placement in event.layout for axis in axes_of(placement)}
-    return any(candidate.sizes[axis] > 1 and axis not in said for axis in _axes(candidate, id))
-
-
-def _axes(candidate: Trace, id: TensorId) -> tuple[str, ...]:
-    """The mesh axes that a layout may name, among them dp if dp ranks share micro-batches."""
-    split = id.kind in ("activation", "activation_grad") and shares_batches(candidate)
-    return ("dp", *AXES) if split else AXES
 
 
 def samples(rung: RungTraces, id: TensorId) -> Iterator[Sample]:
@@ -378,57 +376,3 @@ def _nearest(rung: RungTraces, id: TensorId, inferred: Inferred) -> str:
     else:
         near += f" leaves a relative error of {inferred.left:.2g}"
     return near
-
-
-def _shaped(rung: RungTraces, comparison: Comparison) -> list[MissingLayout]:
-    """The missing layouts of parameters whose shards the ranks initialised as if they were whole.
-
-    They are found by the parameters' shapes alone.
-    """
-    found: list[MissingLayout] = []
-    for finding in comparison.findings:
-        id = finding.where
-        if finding.verdict != "fail" or id is None or id.kind != "param" or id.step != INITIAL:
-            continue
-        if any(need.name == id.path for need in found) or not _filled_as_whole(rung, id):
-            continue
-        cut = cut_by_shape(rung, id)
-        if cut:
-            event = rung.candidate.holders(id)[0][1]
-            source, ndim = event.layout_source, len(event.shape)
-            found.append(MissingLayout("parameters", id.path, "", event.layout, cut, source, ndim))
-    return found
-
-
-def _filled_as_whole(rung: RungTraces, id: TensorId) -> bool:
-    """Whether the ranks filled their shards of a parameter as if each were the whole.
-
-    The values then depend on the shape: shards of one shape are equal.  Of shards that differ in
-    shape, the shapes alone show that they are shards (`cut_by_shape`).
-    """
-    if not rung.candidate.holders(id) or not _open(rung.candidate, id):
-        return False
-    first, *others = (part.tensor for part in parts_of(rung.candidate, id))
-    alike = [other for other in others if other.shape == first.shape]
-    return all(torch.equal(other, first) for other in alike)
-
-
-def cut_by_shape(rung: RungTraces, id: TensorId) -> Layout | None:
-    """The layout over tp that follows from the shapes of a parameter and of its reference.
-
-    Empty if the shapes are equal, and None if no layout fits.  Shards may be unequal, as
-    `torch.chunk` cuts them.
-    """
-    there, held = rung.reference.holders(id), rung.candidate.holders(id)
-    if not there:
-        return None
-    whole, sizes = there[0][1].shape, rung.candidate.sizes
-    parts = [(rank.coordinates, event.shape) for rank, event in held]
-    if any(len(shape) != len(whole) for _, shape in parts):
-        return None
-    cut = {dim for _, shape in parts for dim, part in enumerate(shape) if part != whole[dim]}
-    if not cut:
-        return ()
-    layout: Layout = (Shard(min(cut), "tp"),)
-    fits = all(local_shape(layout, at, sizes, whole) == tuple(shape) for at, shape in parts)
-    return layout if fits else None

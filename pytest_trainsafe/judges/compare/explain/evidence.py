@@ -15,6 +15,7 @@ from pytest_trainsafe.align.merge import Merged, Part, merge
 from pytest_trainsafe.align.updates import ends, update_parts
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
+from pytest_trainsafe.judges.compare.events import replacement, rewrite_key
 from pytest_trainsafe.judges.compare.explain.part_ratio import allowed_of
 from pytest_trainsafe.judges.compare.explain.uneven import unevenly_scaled
 from pytest_trainsafe.judges.compare.patterns.catalogue import explain
@@ -172,12 +173,20 @@ def _before(id: TensorId) -> dict[str, TensorId]:
 
 
 def _left(rung: RungTraces, id: TensorId) -> tuple[torch.Tensor, ...]:
-    """The reference's gradients of the previous step if `id` is a gradient: clipped and not."""
+    """The reference's gradients of the previous step if `id` is a gradient: clipped and not.
+
+    In Runs that localise, the optimizer got a generated one, which is what is left then.
+    """
     if id.kind not in ("main_grad", "unclipped_grad") or id.step <= INITIAL + 1:
         return ()
     before = msgspec.structs.replace(id, step=id.step - 1)
     kinds: tuple[Kind, ...] = ("main_grad", "unclipped_grad")
-    values = (_finite(rung, msgspec.structs.replace(before, kind=kind)) for kind in kinds)
+    values = [_finite(rung, msgspec.structs.replace(before, kind=kind)) for kind in kinds]
+    spec = rung.candidate.manifest.spec
+    given = msgspec.structs.replace(before, kind="main_grad")
+    rewrite = dict(spec.rewrite).get(rewrite_key(given))
+    if rewrite is not None and values[0] is not None:
+        values.append(replacement(given, rewrite, spec.seed, values[0]))
     return tuple(tensor for tensor in values if tensor is not None)
 
 

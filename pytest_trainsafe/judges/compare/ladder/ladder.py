@@ -26,20 +26,25 @@ from pytest_trainsafe.judges.compare.ladder.one_rung import (
     compared,
     explained,
     judged_rung,
+    of_tensors,
     rest_of,
 )
 from pytest_trainsafe.judges.compare.ladder.runs import make_rung, measured_again, more_samples
 from pytest_trainsafe.judges.compare.ladder.summary import point_summary
 from pytest_trainsafe.judges.compare.rerecord import tensors_to_record
 from pytest_trainsafe.judges.compare.rung import RungTraces
+from pytest_trainsafe.judges.compare.unmatched import (
+    CHECK,
+    apart,
+    may_follow,
+    watch_line,
+)
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.judges.one_thread import one_thread
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import hung, raised, reason
 from pytest_trainsafe.report.sections import collecting
 from pytest_trainsafe.sweep.point_summary import PointSummary
-from pytest_trainsafe.trace.facts import Site
-from pytest_trainsafe.trace.reader import Trace
 
 if TYPE_CHECKING:
     from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
@@ -180,6 +185,11 @@ class _Ladder:
                     f"not localised: Runs of {failed.dtype} cannot take random values between "
                     f"modules; judge the test in {WIDEST} for the code at fault"
                 )
+        elif (missing := failed.missing) is not None and missing.misspelt and not failed.explained:
+            failed.not_compared.append(
+                "not localised: modules are judged one by one by the layouts of their outputs; "
+                "correct the annotation that matches nothing, and run again for the code at fault"
+            )
         elif case.settings.localize and not failed.explained:
             began = time.perf_counter()
             self.located = _localize(self.candidate, self.reference, rung, failed)
@@ -193,19 +203,22 @@ class _Ladder:
             self.located = wrong_line(self.candidate, rung, failed)
 
     def _declarations(self, rung: RungTraces, failed: RungJudgement, shadowed: bool) -> bool:
-        """Propose annotations for a failed rung.  Returns whether they explain every failure."""
+        """Propose annotations for a failed rung.
+
+        Returns whether annotations explain every failure, or may explain the first one.
+        """
         from pytest_trainsafe.judges.compare.declarations import misaveraged
         from pytest_trainsafe.judges.compare.declarations.misdeclared import misdeclared, misfits
         from pytest_trainsafe.judges.compare.declarations.propose import has_missing, propose
 
-        lacking, unfit = has_missing(rung, failed.comparison), misfits(rung, failed.comparison)
-        averaged = misaveraged.may_be_misaveraged(rung, failed.comparison)
+        comparison = of_tensors(failed.comparison)
+        lacking, unfit = has_missing(rung, comparison), misfits(rung, comparison)
+        averaged = misaveraged.may_be_misaveraged(rung, comparison)
         if not lacking and not unfit and not averaged:
-            return False
-        comparison = failed.comparison
+            return self._misspelt(rung, failed)
         whole = self._in_full(failed.dtype, shadowed)
         if whole is not None:
-            rung, comparison = whole, compared(whole, self.loosen)
+            rung, comparison = whole, of_tensors(compared(whole, self.loosen))
         wrong = proposal = means = None
         with one_thread():
             if averaged:
@@ -218,10 +231,16 @@ class _Ladder:
             failed.advice = Advice(misaveraged=means)
             return True
         written = _write(self.candidate.case, self.candidate, proposal)
-        failed.advice = Advice(None, wrong, proposal, written, _watch_line(rung.candidate))
+        failed.advice = Advice(None, wrong, proposal, written, watch_line(rung.candidate))
         failed.rest = rest_of(failed.dtype, proposal, self.accepted)
         declared = wrong is not None and wrong.left is None
-        return declared or (proposal is not None and proposal.settles)
+        settled = declared or (proposal is not None and proposal.settles)
+        return settled or self._misspelt(rung, failed.rest or failed)
+
+    def _misspelt(self, rung: RungTraces, failed: RungJudgement) -> bool:
+        """Whether the first failure may follow from an annotation that matches nothing."""
+        _, others = apart(failed.comparison.findings)
+        return bool(others) and may_follow(rung.candidate, others[0].where)
 
     def _again(
         self, dtype: str
@@ -295,7 +314,8 @@ class _Ladder:
             trace, comparison = self._rung.candidate, self.judged[-1].comparison
             facts = facts_of(candidate.case, trace, failing, self.located, apart)
             summary["facts"] = [*facts, *left_out(self._rung, comparison)]
-        if self.located is not None and self.located.source:
+        led = summary.get("first", {}).get("check") == CHECK
+        if self.located is not None and self.located.source and not led:
             source, what = look_first(self.located, failing)
             summary["look_at"] = {"source": source, "what": words(what)}
         if self.reference.runs.reused:
@@ -325,12 +345,6 @@ def _write(case: Case, candidate: Traces, proposal: Proposal | None) -> str:
     )
     candidate.runs.notes[f"annotations that {case.nodeid} lacks: {written}"] = None
     return written
-
-
-def _watch_line(candidate: Trace) -> str:
-    """The "file:line" that calls ctx.watch; "" if it is not known."""
-    sites = (site for rank in candidate.ranks for site in rank.events_of(Site))
-    return next((site.user or site.at for site in sites if site.what == "watch"), "")
 
 
 def _localize(

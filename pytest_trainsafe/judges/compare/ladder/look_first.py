@@ -61,6 +61,8 @@ def phase_of(located: Located | None, lead: Finding | None) -> str:
 
 def methods_of(phase: str) -> tuple[str, ...]:
     """The methods of a class that compute what is wrong, the most telling first."""
+    if phase == "initial":
+        return ("reset_parameters", "__init__")
     return ("backward", "forward") if phase in _BACKWARD else ("forward",)
 
 

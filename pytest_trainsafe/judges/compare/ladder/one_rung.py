@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.config.checks import is_accepted
@@ -14,6 +15,7 @@ from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
 from pytest_trainsafe.judges.compare.judgement import RungJudgement
 from pytest_trainsafe.judges.compare.rung import RungTraces
+from pytest_trainsafe.judges.compare.unmatched import CHECK, unmatched
 from pytest_trainsafe.judges.loosen import Loosen, require_used
 from pytest_trainsafe.judges.one_thread import one_thread
 from pytest_trainsafe.trace.reader import Trace
@@ -25,10 +27,22 @@ if TYPE_CHECKING:
 def compared(
     rung: RungTraces, loosen: Sequence[Loosen], screened: Comparison | None = None
 ) -> Comparison:
-    """The comparison of a rung; raises ArgumentError if an entry of `loosen` matches none."""
+    """The comparison of a rung, with the annotations that match nothing.
+
+    Raises ArgumentError if an entry of `loosen` matches none.
+    """
     require_used(loosen, rung.reference.ids())
     with one_thread():
-        return compare(rung, loosen, screened)
+        comparison = compare(rung, loosen, screened)
+        if screened is None:
+            comparison.findings += unmatched(rung.candidate)
+        return comparison
+
+
+def of_tensors(comparison: Comparison) -> Comparison:
+    """The comparison without its findings on annotations that match nothing."""
+    findings = [finding for finding in comparison.findings if finding.check != CHECK]
+    return replace(comparison, findings=findings)
 
 
 def explained(rung: RungTraces, comparison: Comparison) -> Comparison:

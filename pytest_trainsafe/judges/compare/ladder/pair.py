@@ -13,6 +13,7 @@ from pytest_trainsafe.judges.compare.ladder.one_rung import (
     compared,
     explained,
     judged_rung,
+    of_tensors,
     rest_of,
 )
 from pytest_trainsafe.judges.compare.rung import RungTraces
@@ -59,8 +60,9 @@ def judge_pair(
     if comparison.failed:
         from pytest_trainsafe.judges.compare.declarations.propose import has_missing, propose
 
+        wrong = of_tensors(comparison)
         with one_thread():
-            proposal = propose(rung, comparison, loosen) if has_missing(rung, comparison) else None
+            proposal = propose(rung, wrong, loosen) if has_missing(rung, wrong) else None
         if proposal is not None:
             judged.advice = Advice(proposal=proposal)
             judged.explained = proposal.settles

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.guards.causes import leading
 from pytest_trainsafe.judges.compare.judgement import (
@@ -12,6 +14,7 @@ from pytest_trainsafe.judges.compare.judgement import (
     lead_of,
 )
 from pytest_trainsafe.judges.compare.ladder.look_first import look_first
+from pytest_trainsafe.judges.compare.unmatched import apart
 from pytest_trainsafe.judges.first_of import first_of
 from pytest_trainsafe.sweep.point_summary import (
     ANNOTATED,
@@ -34,10 +37,14 @@ def point_summary(judgement: LadderJudgement, seconds: dict[str, float]) -> Poin
         "rungs": [_rung_summary(j.dtype, j.comparison) for j in judged],
         "seconds": {stage: round(spent, 3) for stage, spent in seconds.items()},
     }
-    if verdict == "fail" and judged[-1].missing is not None:
+    dead, failing = apart(judged[-1].comparison.findings)
+    if dead:
+        summary["first"] = first_of(dead[0])
+        more = _more(judged[-1], failing)
+        summary["first"]["message"] = "; ".join(filter(None, (dead[0].message, more)))
+    elif verdict == "fail" and judged[-1].missing is not None:
         summary["first"] = _of_proposal(judged[-1], judged[-1].missing)
     elif verdict == "fail":
-        failing = [f for f in judged[-1].comparison.findings if f.verdict == "fail"]
         summary["first"] = first_of(lead_of(failing))
         summary["first"]["source"], _ = look_first(None, failing, judged[-1].explained)
     elif doubt is not None:
@@ -45,13 +52,26 @@ def point_summary(judgement: LadderJudgement, seconds: dict[str, float]) -> Poin
     return summary
 
 
+def _more(judged: RungJudgement, failing: Sequence[Finding]) -> str:
+    """What is wrong beside an annotation that matches nothing; "" if nothing is."""
+    missing = judged.missing
+    if missing is None:
+        return _too(failing[0]) if failing and not judged.explained else ""
+    left = missing.left if judged.rest is not None else None
+    return "; ".join(filter(None, (missing.headline, _too(left) if left is not None else "")))
+
+
+def _too(left: Finding) -> str:
+    """What is wrong beside annotations."""
+    where = left.where
+    return f"{where.shown} · {where.kind} is wrong too" if where is not None else "more is wrong"
+
+
 def _of_proposal(judged: RungJudgement, proposal: Proposal) -> FirstSummary:
     """The missing annotations, which lead the report, in place of its first Finding."""
     message = proposal.headline
     if judged.rest is not None and proposal.left is not None:
-        left = proposal.left.where
-        more = f"{left.shown} · {left.kind} is wrong too" if left is not None else "more is wrong"
-        message += f"; {more}"
+        message += f"; {_too(proposal.left)}"
     written = judged.advice.written
     cause = written or "add them from the report, or run with --trainsafe-annotate"
     if proposal.undecided:

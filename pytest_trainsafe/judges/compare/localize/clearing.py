@@ -10,15 +10,19 @@ from collections.abc import Sequence
 
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.usage import name_list
+from pytest_trainsafe.judges.compare.fault.clause import Clause
+from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place
 from pytest_trainsafe.trace.facts import Zeroed
 from pytest_trainsafe.trace.reader import Trace
 
 
-def not_cleared(candidate: Trace, step: int, names: Sequence[str]) -> str:
+def not_cleared(candidate: Trace, step: int, names: Sequence[str], reference: Trace) -> str:
     """Why the gradients of the parameters `names` still contain those of the step before `step`."""
-    calls = [event for rank in candidate.ranks for event in rank.events_of(Zeroed)]
+    calls = _calls(candidate)
     if not calls:
-        return "no call of zero_grad was seen"
+        line = _only_there(candidate, reference)
+        there = f"; the reference calls it at {relative(line)}" if line else ""
+        return f"no call of zero_grad was seen{there}"
     between = [each for each in calls if _is_between(each, step)]
     if not between:
         return (
@@ -39,6 +43,24 @@ def not_cleared(candidate: Trace, step: int, names: Sequence[str]) -> str:
         f"zero_grad is called for them between the steps at {at}, so they are kept elsewhere than "
         "in `grad`, such as in a buffer that is accumulated or reduced"
     )
+
+
+def of_clearing(candidate: Trace, reference: Trace | None) -> Place:
+    """The line that clears gradients in the reference alone; NOWHERE if there is none."""
+    line = _only_there(candidate, reference) if reference is not None else ""
+    if not line:
+        return NOWHERE
+    return Place(line, (Clause("clears gradients in the reference alone"),))
+
+
+def _only_there(candidate: Trace, reference: Trace) -> str:
+    """The line at which the reference calls zero_grad, if the candidate never does; else ""."""
+    calls = _calls(reference)
+    return "" if not calls or _calls(candidate) else calls[-1].user or calls[-1].at
+
+
+def _calls(trace: Trace) -> list[Zeroed]:
+    return [event for rank in trace.ranks for event in rank.events_of(Zeroed)]
 
 
 def _is_between(call: Zeroed, step: int) -> bool:

@@ -218,7 +218,7 @@ class _Description:
                 return f"the gradients of {parameters} are wrong{self.unsummed(group)}"
             case "clearing":
                 step = min((f.where.step for f in self.found() if f.where is not None), default=0)
-                how = not_cleared(self.rung.candidate, step, names)
+                how = not_cleared(self.rung.candidate, step, names, self.rung.reference)
                 return (
                     f"the gradients of {parameters} still contain those of the previous step: {how}"
                 )

@@ -16,6 +16,7 @@ from pytest_trainsafe.judges.compare.explain.held import parameter_of, unheld_in
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.fault.clause import Clause, at
 from pytest_trainsafe.judges.compare.fault.located import Located
+from pytest_trainsafe.judges.compare.localize.code.drawn import drawn_at
 from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, own, set_up
 from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.localize.code.unheld import UnheldLines
@@ -26,8 +27,11 @@ from pytest_trainsafe.trace.reader import Trace
 _STEPPED = frozenset({"param", "master_param", "update", "optimizer_state"})
 
 
-def initial(failed: Comparison, candidate: Trace) -> Located:
-    """The report's row on parameters that no rank holds, or else on wrong initial values."""
+def initial(failed: Comparison, candidate: Trace, reference: Trace | None = None) -> Located:
+    """The report's row on parameters that no rank holds, or else on wrong initial values.
+
+    `reference` shows the whole shapes, by which the line is found that draws wrong values.
+    """
     findings = [
         (f.where, f.check)
         for f in failed.findings
@@ -37,7 +41,7 @@ def initial(failed: Comparison, candidate: Trace) -> Located:
     if missing:
         return _missing(missing, candidate)
     wrong = list(dict.fromkeys(id for id, _ in findings))
-    place = _code(wrong[0].module, candidate)
+    place = drawn_at(failed, wrong[0], candidate, reference, _code(wrong[0].module, candidate))
     names = list(dict.fromkeys(id.path for id in wrong))
     text = (
         "the initial parameters, before the first step: the values of "

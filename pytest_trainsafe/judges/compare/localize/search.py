@@ -95,7 +95,7 @@ def localize(
     first = failing[0]
     named = next((f.where for f in failing if f.where is not None), None)
     if named is not None and named.step == INITIAL:
-        return initial(failed, rung.candidate)
+        return initial(failed, rung.candidate, rung.reference)
     if first.where is None:
         return None
     if has_whole_steps_only(rung.reference):

@@ -22,6 +22,8 @@ from pytest_trainsafe.judges.compare.ladder.look_first import look_first
 from pytest_trainsafe.judges.compare.text.doubts import doubt_rows
 from pytest_trainsafe.judges.compare.text.mismatch import mismatch_text
 from pytest_trainsafe.judges.compare.text.proposal import NO_LAYOUT, advice_rows
+from pytest_trainsafe.judges.compare.text.unmatched import dead_rows, dead_words
+from pytest_trainsafe.judges.compare.unmatched import apart
 from pytest_trainsafe.report.rerun import NO_RUN, Rerun, rerun_rows, rerun_with
 from pytest_trainsafe.report.rows import head, row, times_text
 
@@ -75,18 +77,22 @@ def failure_message(
     `located` is the result of the localisation.  `title` replaces the headline.
     """
     last = judged[-1]
-    failing = [f for f in last.comparison.findings if f.verdict == "fail"]
-    if failing and last.missing is not None:
-        lines = _titled(title, f"trainsafe: {program} at {point}: {_lacks(last)}")
-        lines += _advised(last)
-        if last.rest is not None:
-            left = [f for f in last.rest.comparison.findings if f.verdict == "fail"]
-            lines += _difference(left, last.rest, located)
-    elif failing:
-        lines = _titled(title, f"trainsafe: {program} at {point} differs from {_whom(last)}")
-        lines += _difference(failing, last, located)
-        lead = lead_of(failing)
-        lines += _advised(last, explained=lead.pattern is not None and bool(lead.pattern.cause))
+    dead, failing = apart(last.comparison.findings)
+    missing = last.missing
+    if dead or failing:
+        lines = _titled(title, f"trainsafe: {program} at {point}{_found(dead, failing, last)}")
+        lines += dead_rows(dead, last)
+        if missing is not None:
+            lines += _advised(last)
+            if last.rest is not None:
+                _, left = apart(last.rest.comparison.findings)
+                lines += _difference(left, last.rest, located)
+        elif failing:
+            lines += _difference(failing, last, located, blame=not (dead and last.explained))
+            lead = lead_of(failing)
+            lines += _advised(last, explained=lead.pattern is not None and bool(lead.pattern.cause))
+        else:
+            lines += row("not affected", _unaffected(last.comparison))
     else:
         lines = _titled(title, f"trainsafe: {program} at {point}: inconclusive, so not a pass")
         lines += doubt_rows(judged)
@@ -97,11 +103,19 @@ def failure_message(
     return "\n".join(lines)
 
 
-def _lacks(judged: RungJudgement) -> str:
-    """The headline of missing annotations; it says so if they do not explain every failure."""
-    assert judged.missing is not None
-    text = judged.missing.headline
-    return text if judged.rest is None else f"differs from {_whom(judged)}, and {text}"
+def _found(dead: Sequence[Finding], failing: Sequence[Finding], judged: RungJudgement) -> str:
+    """What the headline says after the Point: what differs, and which annotations are wrong.
+
+    `dead` are the findings on annotations that match nothing, and `failing` the others that fail.
+    """
+    missing = judged.missing
+    wrong = [dead_words(dead)] if dead else []
+    wrong += [missing.headline] if missing is not None and missing.headline else []
+    if missing is None and dead and failing and judged.explained:
+        return f": {dead_words(dead)}, from which may follow what differs"
+    if judged.rest is None and (missing is not None or not failing):
+        return f": {', and '.join(wrong)}"
+    return ", and ".join([f" differs from {_whom(judged)}", *wrong])
 
 
 def _advised(judged: RungJudgement, explained: bool = False) -> list[str]:
@@ -121,8 +135,12 @@ def _whom(judged: RungJudgement) -> str:
 
 
 def _difference(
-    failing: Sequence[Finding], judged: RungJudgement, located: Located | None
+    failing: Sequence[Finding],
+    judged: RungJudgement,
+    located: Located | None,
+    blame: bool = True,
 ) -> list[str]:
+    """The rows on what differs; `blame` is false if code is probably not at fault."""
     lead = lead_of(failing)
     lines = []
     if lead.where is None:
@@ -135,7 +153,7 @@ def _difference(
             lines += row("elements", mismatch_text(lead.mismatch))
     if lead.pattern is not None:
         lines += row(_label(lead), lead.pattern.text)
-        lines += row("so", lead.pattern.cause)
+        lines += row("so", lead.pattern.cause if blame else "")
     lines += _also(failing, lead)
     for hint in judged.hints:
         lines += row("also", hint.message)

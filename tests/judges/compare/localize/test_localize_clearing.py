@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.compare.localize.clearing import not_cleared
+from pytest_trainsafe.judges.compare.localize.clearing import not_cleared, of_clearing
+from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Zeroed
 from tests.support.compare.clipped_traces import rung
@@ -40,4 +41,17 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> RungTraces:
 def test_the_sentence_says_what_the_calls_show(
     traces: RungTraces, calls: list[Zeroed], expected: str
 ) -> None:
-    assert expected in not_cleared(noting(traces, *calls).candidate, 1, ["a", "b"])
+    candidate = noting(traces, *calls).candidate
+    assert expected in not_cleared(candidate, 1, ["a", "b"], traces.reference)
+    assert of_clearing(candidate, traces.reference) == NOWHERE
+
+
+def test_the_line_that_clears_gradients_in_the_reference_alone_is_named(
+    traces: RungTraces,
+) -> None:
+    there = noting(traces, Zeroed(0, "stepped", AT)).candidate
+    sentence = not_cleared(traces.candidate, 1, ["a"], there)
+    assert sentence == f"no call of zero_grad was seen; the reference calls it at {AT}"
+    found = said(of_clearing(traces.candidate, there))
+    assert found == (AT, "clears gradients in the reference alone")
+    assert of_clearing(there, there) == NOWHERE

@@ -16,6 +16,7 @@ from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.held import unheld_in_both
 from pytest_trainsafe.judges.compare.fault.clause import Clause, at
 from pytest_trainsafe.judges.compare.localize.blame import Phase
+from pytest_trainsafe.judges.compare.localize.clearing import of_clearing
 from pytest_trainsafe.judges.compare.localize.code.drifted import Drift
 from pytest_trainsafe.judges.compare.localize.code.lines import (
     NOWHERE,
@@ -121,7 +122,7 @@ class Places:
             case "accumulation":
                 found = self._accumulation()
             case "clearing":
-                found = self._does("step")
+                found = of_clearing(self.candidate, self.reference) or self._does("step")
             case "optimizer":
                 found = Drift(self.candidate, self.reference, comparison, {*targets}).place()
                 found = found or self._optimizer()
@@ -248,9 +249,8 @@ class Places:
             return self._written(changed)
         # A norm that is wrong by the size of an axis is due to the gradients' reduction over it.
         # The gradients themselves do not show that, because clipping removes the factor.
-        named = {pattern.axis for pattern in _patterns(comparison, ("grad_norm",))}
-        role = self.candidate.sizes.mesh.role
-        axes = {axis for axis in named if role(axis) in ("dp", "cp")}
+        role, named = self.candidate.sizes.mesh.role, _patterns(comparison, ("grad_norm",))
+        axes = {each.axis for each in named if role(each.axis) in ("dp", "cp")}
         reduced = [made for made in self.reductions if axes & {*made.axes}]
         if reduced and (factor is None or not factor.clips):
             return self._of(reduced)
@@ -312,8 +312,8 @@ class Places:
 
     def _accumulation(self) -> Place:
         """The source line that clears gradients between two backwards, or starts a backward."""
-        cleared = (site for site in self.sites if site.what == "clear")
-        site = next((site for site in cleared if site not in self.expected), None)
+        cleared = (s for s in self.sites if s.what == "clear" and s not in self.expected)
+        site = next(cleared, None)
         return self._does("backward") if site is None else self._place(site, _DOES["clear"])
 
     def _unsynced(self, axis: str) -> Place:
@@ -323,7 +323,7 @@ class Places:
         """
         site = next((site for site in self.sites if site.what == "no_sync"), None)
         starts = [site for site in self.sites if site.what == "backward"]
-        if site is None and not starts:
+        if not (site or starts):
             return self._does("step")
         does = "calls no_sync" if site is not None else _DOES["backward"]
         wrapper = next(site for site in self.sites if site.what == "wrapper")

@@ -11,6 +11,7 @@ from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Zeroed
 from tests.support.compare.clipped_traces import rung
 from tests.support.localize.blamed_traces import noting
+from tests.support.localize.said import said
 
 AT = "/me/fit.py:9"
 

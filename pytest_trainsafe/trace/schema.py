@@ -122,6 +122,7 @@ NoteKey = Literal[
     "read_axis",
     "autocast",
     "averages",
+    "clip_limit",
     "clipped",
     "compiled",
     "dropout",
@@ -147,6 +148,7 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     read_axis             an axis or argument that the program read
     autocast              the dtype of an autocast region
     averages              the wrapper that averages gradients over dp
+    clip_limit            the largest norm that the program leaves as it is when it clips
     clipped               the function by which the program clips gradients
     compiled              a module inside a compiled region, where it is not recorded
     dropout               the rate of a dropout that is on

@@ -65,6 +65,7 @@ class Unclipped:
         #: Whether the program reports the norm of its gradients.
         self.norm_reported = False
         self._functions: list[str] = []
+        self._limits: list[float] = []
         self._noted: set[NoteEvent] = set()
 
     def take(self, clip: Clip) -> None:
@@ -81,6 +82,7 @@ class Unclipped:
         self._taken = True
         if clip.how != "nothing":
             self._functions.append(clip.function)
+            self._limits += [] if clip.limit is None else [float(clip.limit)]
         if clip.norm is not None and clip.limit is not None:
             self._idle.add(clip.function)
             self._acted = self._acted | (local_values(clip.norm.detach()).max() > clip.limit)
@@ -97,7 +99,7 @@ class Unclipped:
             self.end_step()
 
     def write(self) -> None:
-        """Writes the snapshots, and for each new clip function a NoteEvent with its name.
+        """Writes the snapshots, and a NoteEvent for each new clip function, and each new limit.
 
         Called when the optimizer steps.  The snapshots then have the gradients of the whole step
         before the clip: if a backward had yielded a further gradient after the clip, `forget` would
@@ -105,8 +107,8 @@ class Unclipped:
         """
         for held in (*self._held, *self._norms):
             self.writer.add_snapshot(*held)
-        for function in self._functions:
-            note = NoteEvent("clipped", function)
+        notes = [NoteEvent("clipped", function) for function in self._functions]
+        for note in (*notes, *(NoteEvent("clip_limit", repr(limit)) for limit in self._limits)):
             if note not in self._noted:
                 self._noted.add(note)
                 self.writer.add(note)
@@ -114,7 +116,7 @@ class Unclipped:
 
     def end_step(self) -> None:
         """Discards the snapshots of the gradients and of their norm."""
-        self._held, self._norms, self._functions = [], [], []
+        self._held, self._norms, self._functions, self._limits = [], [], [], []
         self._taken = False
 
     def finish(self) -> None:

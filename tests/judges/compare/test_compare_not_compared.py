@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
+import pytest
 import torch
 
 from pytest_trainsafe.core.point import Point
@@ -11,7 +14,7 @@ from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
 from pytest_trainsafe.trace.schema import NoteEvent
-from tests.support.compare.traces import Bench, Record, healthy, training
+from tests.support.compare.traces import Bench, Record, healthy, training, write
 
 POINT = Point.of(tp=2)
 
@@ -26,6 +29,25 @@ def test_notes_of_uncompared_outputs_are_listed_up_to_a_limit(bench: Bench) -> N
     reported = not_compared(rung := bench.rung(POINT, notes=notes), compare(rung))
     assert reported[0] == "not compared: fc0: output is a Cache"
     assert reported[4:] == ["not compared: and 2 more like these"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        (["1.0", "0.5"], "clips its gradients at a norm of 0.5 and 1.0, the reference at 1.0"),
+        (["1.0"], ""),
+        ([], ""),  # another clip function, of which another sentence speaks
+    ],
+)
+def test_another_limit_of_the_gradient_norm_is_listed(
+    bench: Bench, limits: list[str], text: str
+) -> None:
+    rung = bench.rung(POINT, notes=[NoteEvent("clip_limit", limit) for limit in limits])
+    reference = write(bench.path(), training(), notes=[NoteEvent("clip_limit", "1.0")])
+    rung = dataclasses.replace(rung, reference=reference)
+    reported = not_compared(rung, compare(rung))
+    clips = [each for each in reported if "clips its gradients" in each]
+    assert clips == ([f"the candidate {text}"] if text else [])
 
 
 def test_an_unused_annotation_is_listed(bench: Bench) -> None:

@@ -126,6 +126,7 @@ def test_a_norm_below_the_limit_is_recorded_as_the_limit(record: Any) -> None:
     """Such a norm has no effect, so it may differ from the reference's."""
     run = record(train_with(nn.Linear(3, 2), lambda _, m: clip_grad_norm_(m.parameters(), 1e6)))
     assert run.get("grad_norm", "clip_norm") == 1e6
+    assert run.rank.note("clip_limit") == ["1000000.0"]
 
 
 def test_the_norm_of_a_clip_with_an_infinite_limit_is_not_recorded(record: Any) -> None:

@@ -42,6 +42,7 @@ def not_compared(rung: RungTraces, comparison: Comparison) -> list[str]:
             "reference's, all within rounding; the candidate used the reference's choices instead"
         )
     notes += _clipped(rung)
+    notes += _limits(rung)
     notes += later_steps(rung.candidate, rung.reference)
     notes += _in_step(comparison)
     notes += _buffers(comparison)
@@ -115,6 +116,18 @@ def _clipped(rung: RungTraces) -> list[str]:
         "a program announces its own clipping by ctx.before_clip(norm, limit)"
     )
     return [text]
+
+
+def _limits(rung: RungTraces) -> list[str]:
+    """A sentence if candidate and reference clip gradients by other limits of their norm."""
+    ours, theirs = (
+        {limit for rank in trace.ranks for limit in rank.note("clip_limit")}
+        for trace in (rung.candidate, rung.reference)
+    )
+    if ours == theirs or not ours or not theirs:
+        return []
+    by = [" and ".join(sorted(each)) for each in (ours, theirs)]
+    return [f"the candidate clips its gradients at a norm of {by[0]}, the reference at {by[1]}"]
 
 
 def _ways_of_clipping(functions: Iterable[str]) -> set[str]:

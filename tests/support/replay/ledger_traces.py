@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
+import torch
 
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.point import Point
@@ -49,8 +50,16 @@ def mask(
     )
 
 
-def write(path: Path, point: Point, ledger: Ledger) -> Trace:
-    """Write a trace at a Point, and open it."""
+def write(
+    path: Path,
+    point: Point,
+    ledger: Ledger,
+    output: Callable[[dict[str, int]], torch.Tensor] | None = None,
+) -> Trace:
+    """Write a trace at a Point, and open it.
+
+    `output` gives what the module "drop" returns on a rank in the first micro-batch.
+    """
     spec = RunSpec(
         program="a_program:train",
         axes=point.values,
@@ -62,6 +71,9 @@ def write(path: Path, point: Point, ledger: Ledger) -> Trace:
         writer = RankWriter(path, rank)
         for event in ledger(point.coordinates(rank)):
             writer.add(event)
+        if output is not None:
+            id = TensorId(0, 0, "activation", "drop", "output")
+            writer.add_tensor(id, output(point.coordinates(rank)))
         writer.close()
     return Trace.open(path)
 

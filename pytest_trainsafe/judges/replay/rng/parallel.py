@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
+import torch
+
 from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import name_ranks
@@ -23,6 +25,10 @@ from pytest_trainsafe.judges.replay.rng.draws import (
 )
 from pytest_trainsafe.judges.replay.rng.finding import violation
 from pytest_trainsafe.judges.replay.rng.regions import Regions, shares_microbatches
+from pytest_trainsafe.trace.schema import TensorEvent
+
+#: Two ranks hold the same tensor if at least so many values that neither of them masks are equal.
+_LEAST = 8
 
 #: Whether a rule (a check) does not apply to a draw, because a test ignores it or expects
 #: something else there.
@@ -49,13 +55,15 @@ def cut_axes(
                 if site not in there:
                     continue
                 right, its_region = there[site]
+                equal = left.event.before == right.event.before
+                if region is None and not equal and _masks_replicas(draws, left, right):
+                    region = its_region = frozenset()
                 if region is None:
                     unknown.add(site[2])
                     continue
                 # The two may hold replicas although the tensor is sharded over another axis of
                 # the same role.
                 shards = bool(region & apart)
-                equal = left.event.before == right.event.before
                 check = f"rng:{axis}_{'same' if shards else 'different'}_dropout"
                 if equal != shards or its_region != region:
                     continue
@@ -199,10 +207,30 @@ def _repeats(draws: Draws, regions: Regions, left: Draw, right: Draw) -> bool:
 
 def _equal_outputs(left: Draw, right: Draw) -> bool:
     """Whether both ranks recorded equal outputs of the module in spite of different draws."""
-    step, microbatch, module, _ = left.site
-    id = TensorId(step, microbatch, "activation", module, "output")
-    one, other = left.rank.tensors.get(id), right.rank.tensors.get(id)
+    one, other = (_output(draw) for draw in (left, right))
     return one is not None and other is not None and one.hash == other.hash
+
+
+def _masks_replicas(draws: Draws, left: Draw, right: Draw) -> bool:
+    """Whether two ranks mask equal values differently.
+
+    Then the module's outputs have the same values wherever neither rank's mask has a zero.
+    """
+    kept: list[torch.Tensor] = []
+    for draw in (left, right):
+        output = _output(draw)
+        if output is None or not output.key or output.shape != draw.event.shape:
+            return False
+        kept.append(draws.trace.load(draw.rank.rank, output))
+    one, other = kept
+    both = (one != 0) & (other != 0)
+    return int(both.sum()) >= _LEAST and torch.equal(one[both], other[both])
+
+
+def _output(draw: Draw) -> TensorEvent | None:
+    """The output of the module of a draw."""
+    step, microbatch, module, _ = draw.site
+    return draw.rank.tensors.get(TensorId(step, microbatch, "activation", module, "output"))
 
 
 def _is_first(found: tuple[Draw, Draw] | None, left: Draw) -> bool:

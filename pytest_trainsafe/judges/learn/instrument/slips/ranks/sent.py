@@ -7,6 +7,7 @@ from weakref import ref
 import torch
 
 from pytest_trainsafe.compat.tensors import version_of
+from pytest_trainsafe.judges.learn.instrument.slips.data import tensors_in
 from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     Moment,
     Training,
@@ -19,29 +20,44 @@ _MANY = 64
 
 
 class Sent(Watcher):
-    """Sees collectives and backwards, if there are several ranks."""
+    """Sees models that run, collectives and backwards, if there are several ranks."""
 
-    kinds = ("collective", "backward")
+    kinds = ("module", "collective", "backward")
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
-        #: The last tensors that were sent, by id.
+        #: What models have got and want the gradient of, as received activations, by id.
+        self._places: dict[int, ref[torch.Tensor]] = {}
+        #: The last gradients of those that were sent, by id.
         self._sent: dict[int, ref[torch.Tensor]] = {}
         #: Those among them, not zero, to which a backward has added since.
         self._added: dict[int, ref[torch.Tensor]] = {}
 
     def entered(self, moment: Moment) -> None:
-        if not moment.outermost or not (self._sent or several_ranks()):
+        if not moment.outermost or not several_ranks():
             return
-        if moment.kind == "backward":
+        if moment.kind == "module":
+            for each in tensors_in([*moment.args, *moment.kwargs.values()]):
+                if each.is_leaf and each.requires_grad and len(self._places) < _MANY:
+                    self._places[id(each)] = ref(each)
+        elif moment.kind == "backward":
             self._sent = {key: each for key, each in self._sent.items() if each() is not None}
             moment.given["sent"] = {
                 key: version_of(tensor)
                 for key, each in self._sent.items()
                 if (tensor := each()) is not None and bool(tensor.any())
             }
-            return
-        for tensor in _sent(moment):
+        else:
+            self._sends(moment)
+
+    def _sends(self, moment: Moment) -> None:
+        sent = _sent(moment)
+        if sent:
+            self._places = {key: each for key, each in self._places.items() if each() is not None}
+        for tensor in sent:
+            places = (each() for each in self._places.values())
+            if not any(place is not None and place.grad is tensor for place in places):
+                continue
             added = self._added.pop(id(tensor), None)
             if added is not None and added() is tensor:
                 self.training.slip("sent-again", "a backward has added to what was sent before")

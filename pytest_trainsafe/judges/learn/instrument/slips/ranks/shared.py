@@ -84,8 +84,12 @@ class Shared(Watcher):
             for each in list(self.training.optimizers):
                 self._norms[each] = _norms(each)
 
+    def ended(self) -> None:
+        if self._model is not None and not (self._ran or self._sent) and self._records():
+            self._buffers()
+
     def _buffers(self) -> None:
-        """Record the buffers with which the model begins a step.
+        """Record the buffers with which the model begins a step, or with which it is left.
 
         Ranks keep those of batch norms apart, and may count what each of them does.
         """

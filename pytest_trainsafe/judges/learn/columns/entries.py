@@ -175,9 +175,10 @@ class Entries:
 def goes_on(last: object, step: int, earlier: Collection[int], now: int) -> bool:
     """Whether a call of `inner` that precedes those of `api` in a step belongs to the step before.
 
-    A step may end with the first of several optimizers that step after one backward.  `last` is the
-    step of the last call of `api`; `earlier` has the numbers of what `inner` was called for since,
-    and `now` is that of the call.
+    A step may end with the first of several optimizers that step after one backward: then the call
+    is for another object than those since that backward.  `last` is the step of the last call of
+    `api`; `earlier` has the numbers of what `inner` was called for since, and `now` is that of the
+    call.
     """
     return step > 0 and last == step - 1 and bool(earlier) and 0 != now not in earlier
 

@@ -297,4 +297,4 @@ def pairs(seed: int, fault: str) -> None:
 
 
 #: The axes of the programs whose ranks are no replicas.
-AXES = {"halves": "tp", "planned": "tp", "stages": "pp"}
+AXES = {"halves": "tp", "planned": "tp", "stages": "pp", "pipes": "pp"}

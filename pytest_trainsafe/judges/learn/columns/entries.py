@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -19,6 +19,8 @@ _UNORDERED = re.compile(r"\.(train|eval|__init__)$")
 #: APIs whose calls are compared only on the same object: two schedulers may step between two
 #: backwards.
 _OWNED = ("torch.optim.", "deepspeed.DeepSpeedEngine.")
+#: APIs that are called for each of several optimizers.
+_FOR_OPTIMIZERS = ("torch.amp.GradScaler.step", "torch.amp.GradScaler.unscale_")
 
 
 class Entries:
@@ -89,14 +91,18 @@ class Entries:
 
         0 for other APIs, whose calls are compared whatever their objects are.
         """
+        return self._numbers(api, "self" if api.startswith(_OWNED) else "")
+
+    def _numbers(self, api: str, place: str) -> Ints:
+        """The number of the object that is at `place` of each call of an API; 0 if none is."""
         rows = self._rows[api]
-        owners = np.zeros(len(rows), np.int64)
+        found = np.zeros(len(rows), np.int64)
         group = self.frame.attempts.get(api)
-        if group is not None and api.startswith(_OWNED) and "self" in group.slots:
-            slot = group.slots["self"]
+        if group is not None and place in group.slots:
+            slot = group.slots[place]
             known = np.where(slot == NONE, 0, self.frame.values["identity"][np.maximum(slot, 0)])
-            owners[np.searchsorted(rows, group.rows)] = known
-        return owners
+            found[np.searchsorted(rows, group.rows)] = known
+        return found
 
     def between(self, inner: str, records: Records, before: Ints, entries: Ints) -> Ints:
         """How many calls of `inner` begin between the two calls of each pair from `consecutive`.
@@ -116,11 +122,20 @@ class Entries:
     def ordered(self, api: str, inner: str) -> tuple[Records, Bools]:
         """Returns the first call of `inner` in each step in which `api` is called too.
 
-        Also returns whether the first call of `api` in the step came before it.
+        Also returns whether the first call of `api` in the step came before it.  Calls of `inner`
+        that go on with the turn of the step before are left out (`goes_on`).
         """
         if api not in self._rows or inner not in self._rows:
             return Records(np.zeros(0, np.int64), np.zeros(0, np.int64), []), np.zeros(0, bool)
-        firsts, others = self.firsts[api], self.firsts[inner]
+        firsts, others = self.firsts[api], dict(self.firsts[inner])
+        for step in firsts.keys() & others.keys():
+            if others[step] < firsts[step] and self._goes_on(api, inner, step):
+                entries = self.frame.calls["entry"][self._rows[inner]]
+                at = int(np.searchsorted(entries, firsts[step]))
+                if at < len(entries) and self._steps[self._rows[inner][at]] == step:
+                    others[step] = int(entries[at])
+                else:
+                    del others[step]
         both = sorted(firsts.keys() & others.keys())
         calls = self.frame.calls
         rows = np.searchsorted(calls["entry"], [others[step] for step in both])
@@ -134,12 +149,51 @@ class Entries:
         passed = np.array([firsts[step] < others[step] for step in both], bool)
         return Records(rows, lookup, features), passed
 
+    def _goes_on(self, api: str, inner: str, step: int) -> bool:
+        """Whether the first call of `inner` in a step goes on with the step before (`goes_on`)."""
+        apis, inners = (self.frame.calls["entry"][self._rows[each]] for each in (api, inner))
+        first = int(np.searchsorted(inners, self.firsts[inner][step]))
+        last = int(np.searchsorted(apis, inners[first])) - 1
+        if last < 0:
+            return False
+        before = int(np.searchsorted(inners, apis[last]))
+        subjects = self._subjects(inner)[before : first + 1].tolist()
+        return goes_on(int(self._steps[self._rows[api][last]]), step, subjects[:-1], subjects[-1])
+
+    def _subjects(self, api: str) -> Ints:
+        """The number of the object that each call of an API is about (`subject_of`); 0 for none."""
+        return self._numbers(api, subject(api))
+
     def _first_entries(self, rows: Ints) -> dict[int, int]:
         """Maps each step to the position at which the first of the calls in `rows` begins."""
         inside = rows[self._steps[rows] != NONE]
         steps, first = np.unique(self._steps[inside], return_index=True)
         entries = self.frame.calls["entry"][inside[first]]
         return dict(zip(steps.tolist(), entries.tolist(), strict=True))
+
+
+def goes_on(last: object, step: int, earlier: Collection[int], now: int) -> bool:
+    """Whether a call of `inner` that precedes those of `api` in a step belongs to the step before.
+
+    A step may end with the first of several optimizers that step after one backward: then the call
+    is for another object than those since that backward.  `last` is the step of the last call of
+    `api`; `earlier` has the numbers of what `inner` was called for since, and `now` is that of the
+    call.
+    """
+    return step > 0 and last == step - 1 and bool(earlier) and 0 != now not in earlier
+
+
+def subject(api: str) -> str:
+    """The place of the object that calls of an API are about; "" if none is known."""
+    if api.startswith(_OWNED):
+        return "self"
+    return "arg.optimizer" if api in _FOR_OPTIMIZERS else ""
+
+
+def subject_of(api: str, call: Call) -> int:
+    """The number of the object that a call is about; 0 if none is known."""
+    found = call.values.get(subject(api))
+    return 0 if found is None else found.identity
 
 
 def owner_of(api: str, call: Call) -> int:

@@ -36,13 +36,15 @@ BITS = 256
 #: The attributes by which ranks are compared, each recorded once in a round: hashes of its batch
 #: and of some examples of that, the settings of the sampler that gave it, what ranks sum, what they
 #: declare to be replicated, the factor by which gradients were scaled before the step; and hashes
-#: of buffers, of weights that are not sharded among sharded ones, of sharded ones, and of tables.
+#: of buffers, of weights that are not sharded among sharded ones, of sharded ones, and of tables;
+#: the norm of the gradients that it steps with, and how many steps its scaler has left out.
 BATCH, ROWS, SAMPLER, SUMMED = "batch", "rows", "sampler", "summed"
 DECLARED, SCALING, BUFFERS = "declared", "scaling", "buffers"
 WHOLE, SHARDS, TABLES = "whole", "shards", "tables"
+NORM, LEFT_OUT = "norm", "left_out"
 COMPARED = (
     *(BATCH, ROWS, SAMPLER, SUMMED, DECLARED, SCALING, BUFFERS),
-    *(WHOLE, SHARDS, TABLES),
+    *(WHOLE, SHARDS, TABLES, NORM, LEFT_OUT),
 )
 
 #: Attributes that are texts about the training and no values of it.

@@ -1,6 +1,6 @@
 """Alike: what ranks train with is equal on the ranks of an axis, or differs between them.
 
-The observer records texts for each step (`instrument/slips/steps/`).  `_KINDS` has what each text
+The observer records texts for each step (`instrument/slips/ranks/`).  `_KINDS` has what each text
 is about, and which ranks it is owed on: some claims name an axis, as data differ on the ranks of
 dp and not on those of tp, and some hold on all axes.  A claim is kept only where the texts say
 something of it: weights that begin different on two ranks owe nothing.
@@ -122,6 +122,20 @@ _KINDS: Mapping[str, _Kind] = {
         "a table by which one of {ranks} embeds stays equal to the same weight of another one",
         "stages share a table, as the first and the last one do, and nothing sums its gradients",
         histories.tables,
+        axis=False,
+    ),
+    slips.NORM: _Kind(
+        "different",
+        "gradients of a step that differ between {ranks} have different norms",
+        "each rank clips its part of the gradients by the norm of this part, to one limit",
+        histories.norms,
+        axis=False,
+    ),
+    slips.LEFT_OUT: _Kind(
+        "equal",
+        "gradient scalers of {ranks} leave out the same steps",
+        "each rank looks for overflows in gradients of its own: ShardedGradScaler tells the others",
+        histories.equal,
         axis=False,
     ),
 }

@@ -5,7 +5,7 @@ optimizer, a scheduler or DeepSpeed's engine must be on the same object.  `inner
 between at least once, exactly once, or exactly `times` times.  This does not depend on where a step
 ends, so it is the same whether a program calls `zero_grad` before the forward or after the
 optimizer's step.  "order": in each step that calls both APIs, the first call of `api` comes before
-the first call of `inner`.
+the first call of `inner` that does not go on with the step before (`columns/entries.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from pytest_trainsafe.judges.learn.check.checker import Checker, name_of
-from pytest_trainsafe.judges.learn.columns.entries import Entries, owner_of
+from pytest_trainsafe.judges.learn.columns.entries import (
+    Entries,
+    goes_on,
+    owner_of,
+    subject_of,
+)
 from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints
 from pytest_trainsafe.judges.learn.events.events import Call, Plain
 from pytest_trainsafe.judges.learn.evidence import Examples
@@ -193,6 +198,10 @@ class _Checker(Checker):
         self._pending: dict[int, list[tuple[Watch, int]]] = {}
         self._step: object = None
         self._seen: dict[str, Call] = {}
+        #: The watches whose `inner` has gone on with the step before, in this step.
+        self._going: set[int] = set()
+        #: By watch, the step of the last call of `api`, and what `inner` was called for since.
+        self._turns: dict[int, tuple[object, set[int]]] = {}
 
     def reads_calls(self, api: str) -> bool:
         return any(api in each for each in (self._pairs, self._inner, self._first, self._second))
@@ -223,20 +232,34 @@ class _Checker(Checker):
 
     def _ordered(self, api: str, call: Call) -> None:
         step = call.meta.get("step")
-        if step is None:
-            return
-        if step != self._step:
-            self._step, self._seen = step, {}
-        if api in self._seen:
-            return
-        self._seen[api] = call
+        if isinstance(step, int):
+            self._first_of(api, call, step)
         for watch in self._second.get(api, ()):
-            if watch.claim.text("api") in self._seen:
-                watch.example(lambda: self.contexts.features(call.meta), True, call)
+            self._turns.setdefault(id(watch), (None, set()))[1].add(subject_of(api, call))
         for watch in self._first.get(api, ()):
+            self._turns[id(watch)] = step, set()
+
+    def _first_of(self, api: str, call: Call, step: int) -> None:
+        if step != self._step:
+            self._step, self._seen, self._going = step, {}, set()
+        first = api not in self._seen
+        for watch in self._second.get(api, ()):
+            leads = watch.claim.text("api") in self._seen
+            if not first and not (leads and id(watch) in self._going):
+                continue
+            if leads:
+                self._going.discard(id(watch))
+                watch.example(lambda: self.contexts.features(call.meta), True, call)
+            else:
+                last, earlier = self._turns.get(id(watch), (None, set()))
+                if goes_on(last, step, earlier, subject_of(api, call)):
+                    self._going.add(id(watch))
+        for watch in self._first.get(api, ()) if first else ():
             other = self._seen.get(watch.claim.text("inner"))
-            if other is not None:
+            if other is not None and id(watch) not in self._going:
                 self._late(watch, other, call)
+        if first:
+            self._seen[api] = call
 
     def _late(self, watch: Watch, other: Call, call: Call) -> None:
         """Judge a step as failed: `call` came after `other`, but should have come before it."""

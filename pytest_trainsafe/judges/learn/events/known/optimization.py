@@ -156,6 +156,10 @@ OPTIMIZATION = {
         "the state of a gradient scaler that a checkpoint has is loaded",
         "the scaler's state is saved and not loaded, so scaling begins anew",
     ),
+    "scale-updated": Known(
+        "gradients are unscaled by the scale that their loss was multiplied with",
+        "the scaler is updated after each of several optimizers, instead of once after all",
+    ),
     # Replicas.
     "wrapper-bypassed": Known(
         "a model that DistributedDataParallel wraps is trained through the wrapper",
@@ -177,5 +181,14 @@ OPTIMIZATION = {
         "tensors that are gathered for a loss keep the gradient of this rank's part",
         "all_gather does not take part in autograd; the own part has to be put back, or "
         "torch.distributed.nn is to be used",
+    ),
+    "sent-again": Known(
+        "a gradient that was sent to another rank is cleared before a backward adds to it",
+        "the places of received activations are kept from step to step, and so are their gradients",
+    ),
+    "count-averaged": Known(
+        "a loss that is divided by a count of all ranks is multiplied by their number, where a "
+        "wrapper averages its gradients",
+        "the wrapper divides by the number of ranks once more, so gradients are too small by it",
     ),
 }

@@ -21,7 +21,8 @@ STEPS = {
     ),
     "rates-merged": Known(
         "groups of an optimizer that were made with different rates keep different ones",
-        "a warm-up or a decay by hand sets one rate for all groups",
+        "a warm-up or a decay by hand sets one rate for all groups, or a schedule gets one highest "
+        "rate",
     ),
     "zeros-revived": Known(
         "weights that are zero, and have a gradient of zero, stay zero",

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from pytest_trainsafe.compat.modules import is_batch_norm
 from pytest_trainsafe.judges.learn.instrument.slips.gradients import Gradients
 from pytest_trainsafe.judges.learn.instrument.slips.models import running_means_of, shapes_of
 from pytest_trainsafe.judges.learn.instrument.slips.moments import Moment, Training, Watcher
@@ -96,7 +97,7 @@ class Copies(Watcher):
             return
         if not torch.is_grad_enabled() and model not in self._starts:
             self._rounds(model)
-        if model.training:
+        if model.training or any(each.training for each in model.modules() if is_batch_norm(each)):
             return  # as `update_bn` runs an average, to collect its statistics
         if self._copied.get(model) and self._means(model) == self._copied[model]:
             self.training.slip(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -18,6 +19,7 @@ from pytest_trainsafe.judges.learn.instrument.slips.moments import (
     Training,
     Watcher,
     parameters_of,
+    several_ranks,
 )
 from pytest_trainsafe.judges.learn.instrument.slips.steps.windows import Windows
 
@@ -61,7 +63,9 @@ class _State:
     and `left` that of each which a backward or a clipping has left.  `reached` has the parameters
     that a backward has added to, and `touched` those since the last step.  `losses` says of the
     losses since then whether they were scaled.  `stepped` has the marks after the last step.
-    `renewed` counts the scalers after the first one.
+    `renewed` counts the scalers after the first one.  `scale` is the scaler of the last loss, and
+    how often it had been updated by then.  `shared` has the gradients that somebody wrote to
+    between the last backward and the clipping.
     """
 
     count: int = 0
@@ -81,13 +85,15 @@ class _State:
     backwards: int = 0
     scaler: Any = None
     renewed: int = 0
+    scale: tuple[Any, int] = (None, 0)
+    shared: set[int] = field(default_factory=set)
 
 
 class Gradients(Watcher):
     """Sees backwards, clipping, scaling, steps and clearing."""
 
     kinds = (
-        *("backward", "clip", "scale", "unscale", "scaler_step", "scaler_load"),
+        *("backward", "clip", "scale", "unscale", "scaler_step", "scaler_update", "scaler_load"),
         *("step", "zero_grad", "module"),
     )
 
@@ -95,12 +101,14 @@ class Gradients(Watcher):
         super().__init__(training)
         self._of: WeakKeyDictionary[Optimizer, _State] = WeakKeyDictionary()
         self._scaled = False
+        #: The scaler of the last loss, and how often each was updated.
+        self._scaler: Any = None
+        self._updates: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._backwards = 0
         self._loaded: set[int] = set()
-        #: How many parameters of models could be trained at the last step.
-        self._trainable = 0
-        #: A hash of each graded parameter that no optimizer held at the first step, by its id.
-        self._unheld: dict[int, int] = {}
+        #: A hash of each graded parameter that no optimizer held at the first step, by its id, and
+        #: the mark of its gradient.
+        self._unheld: dict[int, tuple[int, _Mark]] = {}
         #: A hash of what a model in training ran with last; 0 if that wants gradients itself.
         self._input = 0
         #: The modules that ran with gradients before the first step.
@@ -142,15 +150,20 @@ class Gradients(Watcher):
             moment.given["marks"] = {
                 id(each): _marks(each) for each in list(self.training.optimizers)
             }
+            for each in list(self.training.optimizers) if several_ranks() else ():
+                state, marks = self._state(each), moment.given["marks"][id(each)]
+                state.shared |= {key for key in marks if state.left.get(key) != marks[key]}
         elif moment.kind == "step" and moment.outermost:
             if moment.argument(0, "closure") is None:
                 self._step(moment.thing, moment)
         elif moment.kind == "zero_grad" and moment.outermost and not moment.inside("step"):
             self._cleared(moment.thing)
-        elif moment.kind == "scaler_step":
+        elif moment.kind in ("unscale", "scaler_step"):
             optimizer = moment.argument(0, "optimizer")
             if isinstance(optimizer, Optimizer):
-                self._scale(optimizer, moment.thing)
+                self._unscales(self._state(optimizer), moment.thing)
+                if moment.kind == "scaler_step":
+                    self._scale(optimizer, moment.thing)
 
     def left(self, moment: Moment) -> None:
         if moment.failed:
@@ -160,7 +173,9 @@ class Gradients(Watcher):
         elif moment.kind == "clip" and moment.outermost:
             self._clipped(moment.given.get("marks", {}), moment.result)
         elif moment.kind == "scale":
-            self._scaled = bool(moment.thing.is_enabled())
+            self._scaled, self._scaler = bool(moment.thing.is_enabled()), moment.thing
+        elif moment.kind == "scaler_update" and moment.outermost:
+            self._updates[moment.thing] = self._updates.get(moment.thing, 0) + 1
         elif moment.kind == "scaler_load":
             self._loaded.add(id(moment.thing))
         elif moment.kind in ("unscale", "scaler_step"):
@@ -191,6 +206,12 @@ class Gradients(Watcher):
         if state.renewed == _RENEWED:  # a second phase may have a scaler of its own
             self.training.slip("scaler-renewed", "another GradScaler has stepped this optimizer")
 
+    def _unscales(self, state: _State, scaler: Any) -> None:
+        """Whether a scaler was updated after it scaled the loss of gradients that it unscales."""
+        of, updates = state.scale
+        if state.scaled and of is scaler and self._updates.get(scaler, 0) != updates:
+            self.training.slip("scale-updated", "update() came after the backward")
+
     def _added(self, before: dict[int, dict[int, _Mark]]) -> None:
         for optimizer in list(self.training.optimizers):
             state, old = self._state(optimizer), before.get(id(optimizer), {})
@@ -207,11 +228,14 @@ class Gradients(Watcher):
                 state.clipped = {}
             state.count += 1
             state.fresh, state.scaled = True, self._scaled
+            if self._scaled:
+                state.scale = self._scaler, self._updates.get(self._scaler, 0)
             state.losses.add(self._scaled)
             new = [key for key, mark in now.items() if old.get(key) != mark]
             for key in new:
                 state.clipped.pop(key, None)
             state.left = now
+            state.shared.clear()
             state.reached.update(new)
             state.touched.update(new)
         self._scaled = False
@@ -260,12 +284,12 @@ class Gradients(Watcher):
     def _step(self, optimizer: Optimizer, moment: Moment) -> None:
         state, marks = self._state(optimizer), _marks(optimizer)
         if not state.steps:
-            self._decays(optimizer)
             held = self.training.held()
             for _, model in self.training.models():
                 for each in model.parameters():
-                    if each.grad is not None and id(each) not in held:
-                        self._unheld[id(each)] = self.training.digest(each, True)
+                    mark = _mark(each)
+                    if mark is not None and id(each) not in held:
+                        self._unheld[id(each)] = self.training.digest(each, True), mark
         backwards, state.backwards = self._backwards - state.backwards, self._backwards
         if not marks:
             trains = any(each.requires_grad for each in parameters_of(optimizer))
@@ -283,7 +307,7 @@ class Gradients(Watcher):
             clipped = [key for key in marks if key in state.clipped]
             if not clipped:
                 self.training.slip("clip-missed", "a backward came after the clipping")
-            elif len(clipped) < len(marks):
+            elif len(clipped) < len(marks) and not self._shares(state, clipped, marks):
                 self.training.slip(
                     "clipped-partly", f"{len(clipped)} of {len(marks)} gradients are clipped"
                 )
@@ -299,7 +323,23 @@ class Gradients(Watcher):
             self.training.slip("partly-scaled", "one loss is scaled, and another is not")
         if state.steps == 1:
             self._reached(optimizer, state)
-        self._thaws()
+
+    def _shares(self, state: _State, clipped: Collection[int], marks: Collection[int]) -> bool:
+        """Whether ranks share the clipped gradients, and each has the others alone.
+
+        A norm with gradients of one rank alone would be another one on each rank.  Ranks share
+        what a wrapper of torch reduces, and what somebody wrote to after the backward.
+        """
+        if not several_ranks():
+            return False
+        shared = state.shared | {
+            id(each)
+            for _, model in self.training.models()
+            for module in model.modules()
+            if isinstance(module, nn.parallel.DistributedDataParallel)
+            for each in module.parameters()
+        }
+        return all((key in shared) == (key in clipped) for key in marks)
 
     def _say(self, name: str, detail: str) -> None:
         if detail:
@@ -312,47 +352,12 @@ class Gradients(Watcher):
                 "never-graded", f"{type(optimizer).__name__} has stepped {_EMPTY} times without"
             )
 
-    def _thaws(self) -> None:
-        """Whether parameters that were unfrozen since the last step get gradients in vain."""
-        models = list(self.training.models())
-        count = sum(each.requires_grad for _, model in models for each in model.parameters())
-        before, self._trainable = self._trainable, count
-        if not 0 < before < count:
-            return
-        held = self.training.held()
-        for name, model in models:
-            own = list(model.parameters())
-            if not any(id(each) in held for each in own):
-                continue
-            alone = [each for each in own if each.grad is not None and id(each) not in held]
-            if any(each.requires_grad for each in alone):
-                self.training.slip("thawed-unheld", f"{len(alone)} parameters of {name}")
-                return
-
     def ended(self) -> None:
         for state, every, left in self._late:
             still = [size for key, size in left.items() if key not in state.reached]
             if sum(still) > _PART * every:
                 self.training.slip(
                     "never-reached", f"{len(still)} parameters have had no gradient until the end"
-                )
-
-    def _decays(self, optimizer: Optimizer) -> None:
-        """Whether weights decay that should not, and the others do not."""
-        decays, others = (
-            [
-                each
-                for group in optimizer.param_groups
-                for each in group["params"]
-                if bool(group.get("weight_decay")) is wanted
-            ]
-            for wanted in (True, False)
-        )
-        if decays and max(each.dim() for each in decays) <= 1:
-            matrices = sum(each.dim() > 1 for each in others)
-            if matrices:
-                self.training.slip(
-                    "decay-inverted", f"{len(decays)} vectors decay, and {matrices} matrices do not"
                 )
 
     def _reached(self, optimizer: Optimizer, state: _State) -> None:
@@ -376,7 +381,7 @@ class Gradients(Watcher):
         for name, model in self.training.models():
             own = list(model.named_parameters())
             trained = [each for each in own if id(each[1]) in state.reached]
-            graded = [each for each in own if each[1].requires_grad and each[1].grad is not None]
+            graded = [each for each in own if each[1].requires_grad and self._is_graded(each[1])]
             alone = [
                 path for path, each in graded if id(each) not in held and not self._is_updated(each)
             ]
@@ -392,20 +397,27 @@ class Gradients(Watcher):
 
         Ranks that share the work of an optimizer send each other what they have updated.
         """
-        before = self._unheld.get(id(parameter))
+        before, _ = self._unheld.get(id(parameter), (None, None))
         return before is not None and before != self.training.digest(parameter, True)
+
+    def _is_graded(self, parameter: torch.Tensor) -> bool:
+        """Whether a parameter has a gradient, and none that another training has left there."""
+        _, before = self._unheld.get(id(parameter), (None, None))
+        return parameter.grad is not None and _mark(parameter) != before
 
 
 def _marks(optimizer: Optimizer) -> dict[int, _Mark]:
     """The mark of each gradient, by the id of its parameter."""
-    found = {}
-    for parameter in parameters_of(optimizer):
-        gradient = parameter.grad
-        if gradient is not None:
-            # What a DTensor holds is written to, and not the DTensor.
-            version = version_of(local_part(gradient, gradient))
-            found[id(parameter)] = _Mark(ref(gradient), version)
-    return found
+    every = {id(each): _mark(each) for each in parameters_of(optimizer)}
+    return {key: mark for key, mark in every.items() if mark is not None}
+
+
+def _mark(parameter: torch.Tensor) -> _Mark | None:
+    gradient = parameter.grad
+    if gradient is None:
+        return None
+    # What a DTensor holds is written to, and not the DTensor.
+    return _Mark(ref(gradient), version_of(local_part(gradient, gradient)))
 
 
 def _all_zero(optimizer: Optimizer) -> bool:

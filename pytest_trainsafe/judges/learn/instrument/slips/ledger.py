@@ -44,20 +44,24 @@ from pytest_trainsafe.judges.learn.instrument.slips.objects.attributes import At
 from pytest_trainsafe.judges.learn.instrument.slips.objects.settings import Settings
 from pytest_trainsafe.judges.learn.instrument.slips.objects.starts import Starts
 from pytest_trainsafe.judges.learn.instrument.slips.parts import Parts
+from pytest_trainsafe.judges.learn.instrument.slips.ranks.counted import Counted
+from pytest_trainsafe.judges.learn.instrument.slips.ranks.divided import Divided
+from pytest_trainsafe.judges.learn.instrument.slips.ranks.held import Held
+from pytest_trainsafe.judges.learn.instrument.slips.ranks.limits import Limits
+from pytest_trainsafe.judges.learn.instrument.slips.ranks.replicas import Replicas
+from pytest_trainsafe.judges.learn.instrument.slips.ranks.sent import Sent
+from pytest_trainsafe.judges.learn.instrument.slips.ranks.shared import Shared
+from pytest_trainsafe.judges.learn.instrument.slips.ranks.summed import Summed
 from pytest_trainsafe.judges.learn.instrument.slips.recompute import Recompute
-from pytest_trainsafe.judges.learn.instrument.slips.replicas import Replicas
 from pytest_trainsafe.judges.learn.instrument.slips.resumed import Resumed
 from pytest_trainsafe.judges.learn.instrument.slips.schedules import Schedules
-from pytest_trainsafe.judges.learn.instrument.slips.steps.divided import Divided
 from pytest_trainsafe.judges.learn.instrument.slips.steps.examples import Examples
-from pytest_trainsafe.judges.learn.instrument.slips.steps.held import Held
 from pytest_trainsafe.judges.learn.instrument.slips.steps.lives import Lives
 from pytest_trainsafe.judges.learn.instrument.slips.steps.modes import TogetherInTraining
 from pytest_trainsafe.judges.learn.instrument.slips.steps.revived import Revived
 from pytest_trainsafe.judges.learn.instrument.slips.steps.roots import Roots
-from pytest_trainsafe.judges.learn.instrument.slips.steps.shared import Shared
 from pytest_trainsafe.judges.learn.instrument.slips.steps.still import Still
-from pytest_trainsafe.judges.learn.instrument.slips.steps.summed import Summed
+from pytest_trainsafe.judges.learn.instrument.slips.steps.thawed import Thawed
 from pytest_trainsafe.judges.learn.instrument.slips.steps.updates import Updates
 from pytest_trainsafe.judges.learn.instrument.slips.weights import Weights
 from pytest_trainsafe.judges.learn.instrument.state.variables import Variables
@@ -94,7 +98,7 @@ class Ledger:
             *(Criteria, Stored, Penalties, Starts, Settings, Attributes, TogetherInTraining),
             *(Updates, Lives, Roots, Masks, Reach, Parts, Resumed, Shared),
             *(Products, Revived, Carried, Ends, Summed, Held, Divided),
-            *(LossGraphs, Changes),
+            *(LossGraphs, Changes, Thawed, Limits, Sent, Counted),
         )
         tokens = Tokens(self._training, influence)
         self._watchers: list[Watcher] = [examples, gradients, tokens, influence]

@@ -51,6 +51,7 @@ _BY_METHOD: Sequence[tuple[type, Mapping[str, str]]] = (
             "scale": "scale",
             "unscale_": "unscale",
             "step": "scaler_step",
+            "update": "scaler_update",
             "load_state_dict": "scaler_load",
         },
     ),
@@ -173,9 +174,7 @@ class Training:
     @property
     def ranks(self) -> bool:
         """Whether texts are recorded by which this process is compared with other ranks."""
-        if self.shared is None or not dist.is_available() or not dist.is_initialized():
-            return False
-        return dist.get_world_size() > 1
+        return self.shared is not None and several_ranks()
 
     @property
     def young(self) -> int:
@@ -241,3 +240,8 @@ def wraps(optimizer: Optimizer) -> bool:
     return not type(optimizer).__module__.startswith("torch.") and any(
         isinstance(each, Optimizer) for each in vars(optimizer).values()
     )
+
+
+def several_ranks() -> bool:
+    """Whether this process is one of several ranks."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

@@ -12,6 +12,9 @@ Pair = tuple[str, str]
 
 #: How exactly factors are equal: the norms that they follow from are rounded.
 _EQUAL = 0.01
+#: How exactly norms are equal that were clipped to one limit, how much the sums of gradients with
+#: other elements differ, and in how many steps that is no chance.
+_LIMIT, _SUMS, _OFTEN = 1e-5, 1e-2, 2
 #: Ranks that have such a share of an epoch in common have divided it wrongly: a smaller share is
 #: padding, and with a larger one both read the whole epoch.
 _LEAST, _MOST, _SEVERAL = 0.1, 0.9, 3
@@ -136,6 +139,27 @@ def shares(pairs: Sequence[Pair]) -> list[bool | None]:
             now[rank].update(rows[rank])
         length += 1
         found.append(kept)
+    return found
+
+
+def norms(pairs: Sequence[Pair]) -> list[bool | None]:
+    """Gradients with other elements, by their sum, have another norm.
+
+    A text has the number of the optimizer, a norm and a sum.  Once may be chance.
+    """
+    found: list[bool | None] = []
+    often = 0
+    for pair in pairs:
+        (mine, ours), (its, theirs) = (_parts(each) for each in pair)
+        if mine == its and "none" not in (ours, theirs):
+            (norm, total), (other, its_total) = (
+                map(float, each.split()) for each in (ours, theirs)
+            )
+            equal = abs(norm - other) <= _LIMIT * norm
+            often += equal and abs(total - its_total) > _SUMS * norm
+            found.append(not (equal and often >= _OFTEN))
+        else:
+            found.append(True)
     return found
 
 

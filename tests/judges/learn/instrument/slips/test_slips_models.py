@@ -277,6 +277,36 @@ def test_a_frozen_reference_that_runs_in_each_step() -> None:
     assert slips_of(program) == []
 
 
+@pytest.mark.parametrize("how", ["norms in training", "momentum of none", "not at all"])
+def test_an_average_whose_statistics_are_taken_anew_before_each_evaluation(how: str) -> None:
+    def renew(average: nn.Module) -> None:
+        average.eval()
+        for norm in average.modules():
+            if isinstance(norm, nn.BatchNorm1d):
+                norm.reset_running_stats()
+                norm.momentum = None if how == "momentum of none" else norm.momentum
+                norm.train()
+        with torch.no_grad():
+            average(torch.randn(8, 4))
+        average.eval()
+
+    def program() -> None:
+        model = net(norm=True)
+        average = copy.deepcopy(model).requires_grad_(False)
+        optimizer = sgd(model)
+        for _ in range(3):
+            steps(model, optimizer, 3)
+            for slow, fast in zip(average.parameters(), model.parameters(), strict=True):
+                slow.data.lerp_(fast.data, 0.2)
+            if how != "not at all":
+                renew(average)
+            average.eval()
+            with torch.no_grad():
+                loss_of(average)
+
+    assert slips_of(program) == ["average-lacks-buffers"] * (how == "not at all")
+
+
 @pytest.mark.parametrize("wrong", [False, True])
 def test_an_average_without_the_statistics_of_norms(wrong: bool) -> None:
     def program() -> None:

@@ -126,6 +126,19 @@ def test_parameters_that_are_unfrozen_later(added: bool) -> None:
     assert slips_of(program) == ["thawed-unheld"] * (not added)
 
 
+def test_a_trained_layer_that_goes_on_in_a_second_model() -> None:
+    """The first optimizer is gone, and the other layers of the first model keep their gradients."""
+    shared = nn.Linear(4, 4)
+    first = nn.Sequential(shared, nn.Tanh(), nn.Linear(4, 2))
+
+    def program() -> None:
+        steps(first, sgd(first), 2)
+        second = nn.Sequential(shared, nn.Tanh(), nn.Linear(4, 2), nn.Tanh(), nn.Linear(2, 2))
+        steps(second, sgd(second), 2)
+
+    assert slips_of(program) == []
+
+
 class Scaled(nn.Module):
     """A layer with a scale, which may be no parameter of it."""
 

@@ -48,6 +48,7 @@ class Settings(Watcher):
                 betas = group.get("betas")
                 if isinstance(betas, tuple | list) and len(betas) == 2 and betas[0] > betas[1]:
                     self.training.slip("betas-swapped", f"betas are {tuple(betas)}")
+            self._decays(optimizer)
             return
         between = [each for each, at in self._last.items() if before < at < self._count]
         mine = {id(each) for each in parameters_of(optimizer) if each.grad is not None}
@@ -58,6 +59,24 @@ class Settings(Watcher):
                     "held-twice", f"{shared} parameters, of {type(optimizer).__name__} and another"
                 )
                 return
+
+    def _decays(self, optimizer: Optimizer) -> None:
+        """Whether weights decay that should not, and the others do not."""
+        decays, others = (
+            [
+                each
+                for group in optimizer.param_groups
+                for each in group["params"]
+                if bool(group.get("weight_decay")) is wanted
+            ]
+            for wanted in (True, False)
+        )
+        if decays and max(each.dim() for each in decays) <= 1:
+            matrices = sum(each.dim() > 1 for each in others)
+            if matrices:
+                self.training.slip(
+                    "decay-inverted", f"{len(decays)} vectors decay, and {matrices} matrices do not"
+                )
 
 
 def _autocasts_to_half() -> bool:

@@ -92,7 +92,9 @@ class Updates(Watcher):
             optimizer = getattr(moment.thing, "optimizer", None)
             if isinstance(optimizer, Optimizer):
                 self._scheduled.add(optimizer)
-                self._of.setdefault(optimizer, _Of(_rates(optimizer))).waits = True
+                own = self._of.setdefault(optimizer, _Of(_rates(optimizer)))
+                own.waits = True
+                self._merges(own, _rates(optimizer))
         elif moment.kind == "schedule":
             state = self._of.get(getattr(moment.thing, "optimizer", None))  # type: ignore[arg-type]
             if state is not None:
@@ -109,16 +111,18 @@ class Updates(Watcher):
         enough = _IDLE if state.longest <= 1 else max(_IDLE, _EPOCHS * state.longest)
         if state.idle == enough and not state.waits:
             self.training.slip("rate-zero", f"{type(optimizer).__name__} has stepped so {enough} x")
+        if optimizer not in self._scheduled:
+            self._merges(state, rates)
+            self._parted(state, rates)
+
+    def _merges(self, state: _Of, rates: tuple[float, ...]) -> None:
+        """Whether groups have one rate that were made with different ones."""
         differ = len(set(state.rates)) > 1 and len(rates) == len(state.rates)
-        merged = differ and len(set(rates)) == 1 and any(rates)
-        if merged and not state.merged and optimizer not in self._scheduled:
+        if differ and len(set(rates)) == 1 and any(rates) and not state.merged:
             state.merged = True
             self.training.slip(
                 "rates-merged", f"the rates were {state.rates}, and all are {rates[0]}"
             )
-
-        if optimizer not in self._scheduled:
-            self._parted(state, rates)
 
     def _parted(self, state: _Of, rates: tuple[float, ...]) -> None:
         """Whether some groups that began with one rate follow a schedule, and others do not."""

@@ -37,6 +37,32 @@ def test_groups_that_follow_a_schedule_by_hand(
     assert slips_of(program) == ["rates-parted"] * wrong
 
 
+@pytest.mark.parametrize(
+    ("first", "highest", "wrong"),
+    [
+        ((0.1, 0.01), 0.1, True),
+        ((0.1, 0.01), [0.1, 0.01], False),
+        ((0.1, 0.1), 0.1, False),
+    ],
+)
+def test_a_schedule_with_one_highest_rate(
+    first: tuple[float, float], highest: float | list[float], wrong: bool
+) -> None:
+    def program() -> None:
+        model = net()
+        groups = [
+            {"params": list(model[at].parameters()), "lr": rate}
+            for at, rate in zip((0, 3), first, strict=True)
+        ]
+        optimizer = torch.optim.SGD(groups)
+        schedule = OneCycleLR(optimizer, highest, total_steps=5, cycle_momentum=False)
+        for _ in range(5):
+            steps(model, optimizer)
+            schedule.step()
+
+    assert slips_of(program) == ["rates-merged"] * wrong
+
+
 @pytest.mark.filterwarnings("ignore:Detected call of")
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_schedule_of_an_optimizer_that_was_replaced(replaced: bool) -> None:

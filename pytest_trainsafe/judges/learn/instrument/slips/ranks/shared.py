@@ -45,9 +45,10 @@ class Shared(Watcher):
     def __init__(self, training: Training) -> None:
         super().__init__(training)
         self._batch = ""
-        #: The model that ran first in training mode, and whether a wrapper sends buffers.
+        #: The model that ran first in training mode, whether it has run since the last step, and
+        #: whether a wrapper sends buffers.
         self._model: nn.Module | None = None
-        self._sent = False
+        self._ran = self._sent = False
         #: The norm of each gradient when a backward or a collective was last over, by parameter.
         self._norms: WeakKeyDictionary[Optimizer, dict[int, float]] = WeakKeyDictionary()
         self._read = 0
@@ -60,17 +61,17 @@ class Shared(Watcher):
                 if not self._batch:
                     self._batch = self._digest(tensors_in([*moment.args, *moment.kwargs.values()]))
                 self._sent |= _sends_buffers(moment.thing)
-                if self._model is None and not self._sent:
+                if self._model is None:
                     self._model = moment.thing
-                    self._buffers()  # before it has run
+                if moment.thing is self._model and not self._ran and not self._sent:
+                    self._buffers()
+                self._ran |= moment.thing is self._model
         elif moment.kind == "step" and moment.argument(0, "closure") is None:
             assert self.training.shared is not None
             for name, text in ((BATCH, self._batch), (SCALING, self._scaling(moment.thing))):
                 if text:
                     self.training.shared(name, text)
-            if self._model is not None and not self._sent:
-                self._buffers()
-            self._batch, self._read = "", 0
+            self._batch, self._read, self._ran = "", 0, False
             self._norms.pop(moment.thing, None)
 
     def left(self, moment: Moment) -> None:
@@ -83,14 +84,23 @@ class Shared(Watcher):
             for each in list(self.training.optimizers):
                 self._norms[each] = _norms(each)
 
+    def ended(self) -> None:
+        if self._model is not None and not (self._ran or self._sent) and self._records():
+            self._buffers()
+
     def _buffers(self) -> None:
-        """Record the buffers of the model but for those of batch norms, which ranks keep apart."""
+        """Record the buffers with which the model begins a step, or with which it is left.
+
+        Ranks keep those of batch norms apart, and may count what each of them does.
+        """
         assert self.training.shared is not None
         hashed, count = xxhash.xxh3_64(), 0
         assert self._model is not None
         for module in self._model.modules():
             for each in () if is_batch_norm(module) else own_buffers(module).values():
-                if each is not None and each.is_floating_point() and local_part(each) is None:
+                if each is None or not each.is_floating_point() or local_part(each) is not None:
+                    continue
+                if not _counts(each):
                     hashed.update(self.training.digest(each, True).to_bytes(8, "little"))
                     count += 1
         self.training.shared(BUFFERS, hashed.hexdigest() if count else "none")
@@ -133,6 +143,11 @@ def _is_drawn(tensor: torch.Tensor) -> bool:
     steps = some.diff()
     ordered = bool((steps >= 0).all()) or bool((steps <= 0).all())
     return not ordered and some.unique().numel() >= _DISTINCT  # type: ignore[no-untyped-call]
+
+
+def _counts(buffer: torch.Tensor) -> bool:
+    """Whether all elements of a buffer are whole numbers."""
+    return bool((buffer == buffer.round()).all())
 
 
 def _sends_buffers(model: nn.Module) -> bool:

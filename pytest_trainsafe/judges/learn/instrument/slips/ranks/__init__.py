@@ -1,0 +1,1 @@
+"""What the observer records of several ranks, and slips in what they send each other."""

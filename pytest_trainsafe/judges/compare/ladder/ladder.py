@@ -227,7 +227,8 @@ class _Ladder:
                 wrong = misdeclared(rung, comparison, self.loosen)
             if lacking:
                 proposal = propose(rung, comparison, self.loosen, self._again(failed.dtype))
-        if means is not None:
+        adds = proposal is not None and proposal.means is not None and proposal.settles
+        if means is not None and not (means.only_adds and adds):
             failed.advice = Advice(misaveraged=means)
             return True
         written = _write(self.candidate.case, self.candidate, proposal)

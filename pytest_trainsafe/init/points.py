@@ -18,7 +18,6 @@ from pytest_trainsafe.init.checklist import Check
 from pytest_trainsafe.init.files import beside, create
 from pytest_trainsafe.init.program import Found
 from pytest_trainsafe.init.trial import Trial
-from pytest_trainsafe.judges.compare.declarations.misaveraged import Misaveraged
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
 from pytest_trainsafe.judges.compare.judgement import Advice, ladder_of
 from pytest_trainsafe.judges.compare.text.proposal import advice_rows
@@ -35,6 +34,8 @@ from pytest_trainsafe.trace.facts import Annotations
 ROUNDS = 4
 
 PAGE = "layouts.md#annotations-are-proposed"
+
+DECLARATION = "this declaration, or correct the code that it describes"
 
 PASS_THEM = (
     'write LAYOUTS = Path(__file__).with_name("layouts.yaml"), and annotations=LAYOUTS in '
@@ -132,7 +133,7 @@ def _tried(session: Session, case: Case, trial: Trial, label: str, layouts: Layo
         except GroupFailure as failure:
             return _ended(label, failure)
         proposal = _proposal(joint)
-        if proposal is None or not layouts.add(proposal):
+        if proposal is None or _is_mean(proposal, layouts) or not layouts.add(proposal):
             break
         grown = True
     check = _compared(label, joint, proposal, layouts, grown)
@@ -174,12 +175,16 @@ def _compared(
     if proposal is None or not proposal.headline:
         text = f"{_difference(joint)}{with_them}"
         if advice := _declared(joint):
-            verb = "add" if _only_adds(advice.misaveraged) else "change"
-            todo = f"{verb} this declaration, or correct the code that it describes"
+            means = advice.misaveraged
+            verb = "add" if means is not None and means.only_adds else "change"
+            todo = f"{verb} {DECLARATION}"
             said = " ".join(said for _, said, _ in advice_rows(replace(advice, proposal=None)))
             return Check("lacks", label, f"{text}; {said}", todo, "layouts.md#losses-and-gradients")
         todo = "run the test, whose report names the code at fault"
         return Check("lacks", label, text, todo, "running.md#finding-the-code-at-fault")
+    if _is_mean(proposal, layouts):
+        text = f"{proposal.headline}: with it, every tensor matches its reference"
+        return Check("lacks", label, text, f"add {DECLARATION}", "layouts.md#losses-and-gradients")
     names = [name for _, name in proposal.lacking if name]
     text = proposal.headline + (f": {', '.join(names)}" if names else "")
     if layouts.own and not layouts.read:
@@ -193,6 +198,11 @@ def _compared(
     return Check("lacks", label, text, f"{where}{also}{annotate}", PAGE)
 
 
+def _is_mean(proposal: Proposal, layouts: LayoutFile) -> bool:
+    """Whether only a mean over ranks is missing in annotations that are no file."""
+    return proposal.means is not None and not proposal.lacking and not layouts.read
+
+
 def _declared(joint: JointJudgement) -> Advice | None:
     """The advice that another declaration of means over ranks, or of layouts, explains the failure.
 
@@ -203,14 +213,6 @@ def _declared(joint: JointJudgement) -> Advice | None:
     if advice is None or (advice.misaveraged is None and advice.misdeclared is None):
         return None
     return advice
-
-
-def _only_adds(means: Misaveraged | None) -> bool:
-    """Whether the means over ranks that fit have all those that are declared, and more."""
-    if means is None:
-        return False
-    kept = {*means.gradients} <= {*means.fitting_gradients}
-    return kept and {*means.loss} <= {*means.fitting_loss}
 
 
 def _difference(joint: JointJudgement) -> str:

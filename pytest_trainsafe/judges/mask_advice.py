@@ -33,6 +33,6 @@ def by_example(parts: bool = False) -> str:
 def _by_example(parts: bool) -> str:
     where = " and the positions of the rank's part" if parts else ""
     return (
-        f"use per_example_dropout, with one seed on all ranks, each example's own index{where}: "
-        "its masks do not depend on the ranks"
+        "use pytest_trainsafe.per_example_dropout, with one seed on all ranks, each example's own "
+        f"index{where}: its masks do not depend on the ranks"
     )

@@ -250,7 +250,7 @@ def signal_name(number: int) -> str:
 def _evidence(rank: RankResult, printed: bool) -> list[str]:
     parts = []
     if rank.traceback:
-        parts += ["", _quote(rank.traceback, 60)]
+        parts += ["", _quote_ends(rank.traceback, 20, 40)]
     if printed and (text := _printed(rank)):
         parts += [f"stderr of rank {rank.rank}:", _quote(text, 20)]
     if rank.status == "died" and rank.stack:
@@ -358,6 +358,17 @@ def _quote(text: str, lines: int) -> str:
     kept = text.strip("\n").splitlines()
     cut = [f"... {len(kept) - lines} earlier lines"] if len(kept) > lines else []
     return "\n".join(_INDENT + line for line in [*cut, *kept[-lines:]])
+
+
+def _quote_ends(text: str, first: int, last: int) -> str:
+    """The indented start and end of a traceback: where the program's own lines are, and the error.
+
+    Between them may be many frames of a framework.
+    """
+    kept = text.strip("\n").splitlines()
+    if len(kept) > first + last:
+        kept[first:-last] = [f"... {len(kept) - first - last} more lines"]
+    return "\n".join(_INDENT + line for line in kept)
 
 
 def _quote_start(text: str, lines: int) -> str:

@@ -135,6 +135,20 @@ def test_the_message_of_a_failure_is_bounded_however_long_the_errors_are(tmp_pat
     assert "characters cut" in text.splitlines()[0]
 
 
+def test_a_long_traceback_is_cut_between_the_program_s_lines_and_the_error(tmp_path: Path) -> None:
+    lines = "\n".join(f"line {number}" for number in range(100))
+    rank = RankResult(
+        rank=0, status="raised", folder=tmp_path, error_type="E", error="e", traceback=lines
+    )
+    result = GroupResult(
+        task="t", folder=tmp_path, ranks=(rank,), seconds=1, timeout=9, first_failed=0
+    )
+    said = [line.strip() for line in message(result).splitlines()]
+    start = said.index("line 0")
+    assert said[start + 19 : start + 22] == ["line 19", "... 40 more lines", "line 60"]
+    assert said[start + 60] == "line 99"
+
+
 @pytest.mark.parametrize(
     ("number", "expected"),
     [

@@ -79,7 +79,7 @@ def test_one_stream_for_different_parts_of_a_tensor_is_named_with_one_leading_ad
     assert "ranks 0 and 1 of tp drew the same numbers for different parts" in found.text
     assert "torch cpu, seed 5" in found.text
     first, _, second = found.cause.partition(". For a test that only judges the draws")
-    assert first.startswith("use per_example_dropout, with one seed on all ranks")
+    assert first.startswith("use pytest_trainsafe.per_example_dropout, with one seed on all ranks")
     assert "the positions of the rank's part" in first
     assert "seed a second generator from the rank on tp" in second
 
@@ -90,7 +90,7 @@ def test_one_stream_for_the_data_of_different_ranks_is_named(bench: Bench) -> No
     assert found is not None
     assert (found.name, found.axis) == ("same draws", "dp")
     assert "for different data" in found.text
-    assert found.cause.startswith("use per_example_dropout")
+    assert found.cause.startswith("use pytest_trainsafe.per_example_dropout")
     assert "add the rank on dp to the seed" in found.cause.partition(". For a test")[2]
 
 
@@ -110,7 +110,7 @@ def test_streams_of_the_ranks_own_are_not_advised_to_be_seeded_by_the_rank(
     assert found is not None
     assert found.name == "own draws"
     assert "rank 0 from torch cpu, seed 5, and rank 1 from torch cpu, seed 6" in found.text
-    assert found.cause.startswith("use per_example_dropout")
+    assert found.cause.startswith("use pytest_trainsafe.per_example_dropout")
     assert "to the seed" not in found.cause
     assert "second generator" not in found.cause
 

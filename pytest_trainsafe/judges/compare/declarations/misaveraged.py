@@ -45,6 +45,12 @@ class Misaveraged:
     tensors: int
     file: str
 
+    @property
+    def only_adds(self) -> bool:
+        """Whether the averages that fit have all those that are declared, and more."""
+        kept = {*self.gradients} <= {*self.fitting_gradients}
+        return kept and {*self.loss} <= {*self.fitting_loss}
+
 
 def may_be_misaveraged(rung: RungTraces, comparison: Comparison) -> bool:
     """Whether an average is declared and only tensors from before the reduction are wrong."""

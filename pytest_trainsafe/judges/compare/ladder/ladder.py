@@ -191,10 +191,11 @@ class _Ladder:
                 "correct the annotation that matches nothing, and run again for the code at fault"
             )
         elif case.settings.localize and not failed.explained:
-            began = time.perf_counter()
+            held_up = self.candidate.runs.held_up  # while other test runs hold the ranks
+            began = time.perf_counter() - held_up()
             self.located = _localize(self.candidate, self.reference, rung, failed)
             if self.located is not None:
-                self.seconds["localize"] = time.perf_counter() - began
+                self.seconds["localize"] = time.perf_counter() - held_up() - began
                 for each in filter(None, (failed, failed.rest)):
                     known_axis.with_known_axis(each.comparison, self.located)
         if self.located is None:
@@ -227,7 +228,8 @@ class _Ladder:
                 wrong = misdeclared(rung, comparison, self.loosen)
             if lacking:
                 proposal = propose(rung, comparison, self.loosen, self._again(failed.dtype))
-        if means is not None:
+        adds = proposal is not None and proposal.means is not None and proposal.settles
+        if means is not None and not (means.only_adds and adds):
             failed.advice = Advice(misaveraged=means)
             return True
         written = _write(self.candidate.case, self.candidate, proposal)

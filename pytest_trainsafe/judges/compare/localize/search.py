@@ -13,6 +13,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.mesh.sweep_axes import parallel_axes
@@ -34,6 +36,7 @@ from pytest_trainsafe.judges.compare.localize.budget import (
     LocatedBefore,
     budget_of,
 )
+from pytest_trainsafe.judges.compare.localize.code.casts import with_cast
 from pytest_trainsafe.judges.compare.localize.code.lines import Place, has_whole_steps_only
 from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.localize.description import located
@@ -127,6 +130,8 @@ def localize(
         why = f"the program fails when the tensors between its modules are replaced ({reason})"
     except TraceError as error:
         why = str(error).partition("\n")[0]
+    if not why and found.faults:
+        found = with_cast(found, first, rung, lambda: _watched(candidate, rung, deadline))
     spent = deadline.spent
     budget.take(spent)
     if why:
@@ -136,6 +141,16 @@ def localize(
     found = replace(found, rows=(*found.rows, ("localised", f"in {spent:.1f} s")))
     budget.keep(family, case.nodeid, found)
     return found
+
+
+def _watched(candidate: Traces, rung: RungTraces, deadline: Deadline) -> Trace | None:
+    """The candidate's trace with its casts; None if it is not recorded in time."""
+    spec = candidate.spec(rung.candidate.manifest.dtype)
+    spec = structs.replace(spec, watch_casts=True, record="sketch", rng=False)
+    try:
+        return deadline.wait(candidate.runs.start(spec)).trace
+    except (GroupFailure, TimeoutError):
+        return None  # the result stands without it
 
 
 def wrong_line(candidate: Traces, rung: RungTraces, failed: RungJudgement) -> Located | None:

@@ -143,7 +143,8 @@ def _where(proposal: Proposal, written: str, watched: str) -> str:
     if written:
         return f"these annotations are missing; {written}"
     at = f" ({relative(watched)})" if watched else ""
-    where = os.path.relpath(proposal.file) if proposal.file else f"annotations= of ctx.watch{at}"
+    own = f"annotations= of ctx.watch{at}, a dictionary or the path of a file"
+    where = os.path.relpath(proposal.file) if proposal.file else own
     run = ", or run with --trainsafe-annotate" if not proposal.undecided else ""
     return f"add this to {where}{run}"
 

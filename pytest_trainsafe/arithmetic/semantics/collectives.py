@@ -16,6 +16,7 @@ import torch
 
 from pytest_trainsafe.arithmetic.errors import ExactError, changed_in_flight
 from pytest_trainsafe.arithmetic.numbers import Numbers
+from pytest_trainsafe.arithmetic.packing import in_torch
 from pytest_trainsafe.arithmetic.semantics.elementwise.decided import maximum, minimum
 from pytest_trainsafe.arithmetic.semantics.examples import none
 from pytest_trainsafe.arithmetic.table import moves, semantics_of
@@ -58,9 +59,9 @@ def begin(n: Numbers, x: torch.Tensor, group: Group, kind: str) -> Begun:
         work.wait()
         if kind in ("sum", "avg"):
             total = n.total(parts)
-            return [n.divide(total, len(parts)) if kind == "avg" else total]
+            return [in_torch(n.divide(total, len(parts)) if kind == "avg" else total)]
         choose = maximum if kind == "max" else minimum
-        return [functools.reduce(functools.partial(choose, n), parts)]
+        return [in_torch(functools.reduce(functools.partial(choose, n), parts))]
 
     return Begun([work], finish)
 

@@ -28,7 +28,7 @@ from pytest_trainsafe.compat.distributed.held_work import (
     unboxed,
     wait_by_tensor,
 )
-from pytest_trainsafe.compat.distributed.process_groups import group_named
+from pytest_trainsafe.compat.distributed.process_groups import gathered, group_named
 from pytest_trainsafe.compat.operators import schema_of
 
 moves(
@@ -53,7 +53,7 @@ def begin(n: Numbers, x: torch.Tensor, group: Group, kind: str) -> Begun:
         )
     given = x.clone(memory_format=torch.contiguous_format)
     parts = [torch.empty_like(given) for _ in range(group.size())]
-    work = group.allgather([parts], [given])
+    work = gathered(group, parts, given)  # which nobody sees before `finish`
 
     def finish() -> list[torch.Tensor]:
         work.wait()

@@ -3,7 +3,9 @@
 Mutations are those of `bench_mutants.py`, drawn with a seed that is drawn when the benchmark runs.
 Each mutant is judged on exact numbers at the cheapest Point that runs the changed lines.  One that
 is proved is judged in float64 with three seeds: where float64 finds a difference, the proof is
-false.  Ranks are threads by default, so that a mutant that hangs is noticed at once.
+false.  Ranks are threads by default, so that a mutant that hangs is noticed at once.  Where the
+program itself does not finish in time at a Point, so that its lines are not known, the mutants that
+might be judged there count as timed out.
 
     python benchmarks/bench_exact_mutants.py --sample 300 --minutes 20 --rows rows.jsonl
 """
@@ -31,6 +33,7 @@ from pytest_trainsafe.judges.contract import JudgeOptions
 from pytest_trainsafe.judges.exact.proof import proof_of
 from pytest_trainsafe.judges.joint import judge_case
 from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.launch.failure import hung
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case
@@ -83,16 +86,24 @@ def main() -> None:
 class Lines:
     """The lines that each place runs, measured when they are first needed.
 
-    Most mutants are judged at one of the first places, so few places are measured.
+    Most mutants are judged at one of the first places, so few places are measured.  A place whose
+    ranks did not finish in time is not measured again.
     """
 
     def __init__(self, session: Session, packages: Packages, memory: Path) -> None:
         self._session, self._packages, self._memory = session, packages, memory
         self._known: dict[Place, Covered] = {}
+        self._late: dict[Place, GroupFailure] = {}
 
     def at(self, place: Place) -> Covered:
+        if place in self._late:
+            raise self._late[place]
         if place not in self._known:
-            self._known |= covered(self._session, self._packages, self._memory, (place,))
+            try:
+                self._known |= covered(self._session, self._packages, self._memory, (place,))
+            except GroupFailure as failure:
+                self._late[place] = failure
+                raise
         return self._known[place]
 
 
@@ -105,7 +116,14 @@ def judged(
 ) -> dict[str, str] | None:
     """The outcome of one mutant; None if no Point runs its lines in the candidate."""
     at = mutation.file, mutation.lines
-    place = next((each for each in RUN if lines.at(each).runs(*at)), None)
+    try:
+        place = next((each for each in RUN if lines.at(each).runs(*at)), None)
+    except GroupFailure as failure:
+        if not hung(failure.result):
+            raise
+        why = str(failure).partition("\n")[0]
+        print("timed out", mutation.id, why[:100], file=sys.stderr, flush=True)
+        return {"outcome": "timed out", "place": "", "why": why[:300]}
     if place is None:
         return None
     package = packages.mutant(mutation, f"exact_mutant_{number}")

@@ -30,7 +30,7 @@ Linear = Callable[..., torch.Tensor]
 _INNER = 1 << 20
 _HALF = 16
 _LIMB = (1 << _HALF) - 1
-_FEW = 64
+_FEW = 12
 #: Below this many values, the time of a call counts more than that of its loop.
 _SMALL = 512
 _LOW = (1 << BITS) - 1
@@ -51,9 +51,20 @@ def sum_of(x: Bits, y: Bits) -> Bits:
     return _joined(_remainder(a + c, PRIMES[0]), _remainder(b + d, PRIMES[1]))
 
 
+def total_of(x: Bits, axes: int | tuple[int, ...], keepdims: bool = False) -> Bits:
+    """The sum over dimensions, of at most 2**32 numbers each, contiguous as torch's is."""
+    first, second = (part.sum(axis=axes, keepdims=keepdims) for part in _parts(x))
+    total = _joined(_remainder(first, PRIMES[0]), _remainder(second, PRIMES[1]))
+    return np.asarray(total, order="C")
+
+
 def negate(x: torch.Tensor) -> torch.Tensor:
-    a, b = _parts(bits_of(x))
-    return numbers_of(_joined(_remainder(-a, PRIMES[0]), _remainder(-b, PRIMES[1])))
+    return numbers_of(negative_of(bits_of(x)))
+
+
+def negative_of(x: Bits) -> Bits:
+    a, b = _parts(x)
+    return _joined(_remainder(-a, PRIMES[0]), _remainder(-b, PRIMES[1]))
 
 
 def multiply(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -109,25 +120,27 @@ def matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         for part in parts[1:]:
             total = add(total, part)
         return total
-    left, right = (_parts(bits_of(each)) for each in (x, y))
-    first, second = (_product(a, b, prime) for a, b, prime in zip(left, right, PRIMES, strict=True))
-    return numbers_of(_joined(first, second))
+    left, right = (np.stack(_parts(bits_of(each))) for each in (x, y))
+    if x.ndim == y.ndim and x.shape[:-1].numel() * y.shape[-1] < _SMALL:
+        return numbers_of(_joined(*_product(left, right, _BOTH.reshape(2, *(1,) * x.ndim))))
+    pairs = zip(left, right, PRIMES, strict=True)
+    return numbers_of(_joined(*(_product(a, b, prime) for a, b, prime in pairs)))
 
 
-def _product(x: Bits, y: Bits, prime: int) -> Bits:
-    """The matrix product of residues modulo one prime; its four products of limbs are one."""
+def _product(x: Bits, y: Bits, modulus: Any) -> Bits:
+    """The matrix product of residues; its four products of limbs are one."""
     rows, columns = x.shape[-2], y.shape[-1]
     left = np.concatenate((x >> _HALF, x & _LIMB), axis=-2, dtype=np.float64)
     right = np.concatenate((y >> _HALF, y & _LIMB), axis=-1, dtype=np.float64)
     # torch's product, because numpy's has threads of its own, which nothing limits in a rank.
     products = (torch.from_numpy(left) @ torch.from_numpy(right)).numpy().astype(np.int64)
     high, low = products[..., :rows, :], products[..., rows:, :]
-    upper = _remainder(high[..., :columns], prime) << _HALF
+    upper = _remainder(high[..., :columns], modulus) << _HALF
     upper += high[..., columns:]
     upper += low[..., :columns]
-    total = _remainder(upper, prime) << _HALF
+    total = _remainder(upper, modulus) << _HALF
     total += low[..., columns:]
-    return _remainder(total, prime)
+    return _remainder(total, modulus)
 
 
 def power(x: Bits, exponents: tuple[int, int]) -> Bits:
@@ -164,18 +177,28 @@ def inverse(x: torch.Tensor) -> torch.Tensor:
 
 def inverse_of(x: Bits) -> Bits:
     flat = x.reshape(-1)
-    if len(flat) <= _FEW:
-        first, second = (
-            _inverses(part.tolist(), prime)
-            for part, prime in zip(_parts(flat), PRIMES, strict=True)
-        )
-        few = _joined(np.array(first, dtype=np.int64), np.array(second, dtype=np.int64))
-        return few.reshape(x.shape)
-    half = len(flat) // 2
-    left, right, rest = flat[:half], flat[half : 2 * half], flat[2 * half :]
-    both = inverse_of(product_of(left, right))
-    parts = product_of(both, right), product_of(both, left), inverse_of(rest)
-    return np.concatenate(parts).reshape(x.shape)
+    if len(flat) >= _SMALL:
+        half = len(flat) // 2
+        left, right, rest = flat[:half], flat[half : 2 * half], flat[2 * half :]
+        both = inverse_of(product_of(left, right))
+        parts = product_of(both, right), product_of(both, left), inverse_of(rest)
+        return np.concatenate(parts).reshape(x.shape)
+    return _joined(*_inverted(np.stack(_parts(flat)))).reshape(x.shape)
+
+
+def _inverted(x: Bits) -> Bits:
+    """The inverses of the residues in the two rows of `x`, modulo each prime."""
+    count = x.shape[1]
+    if count <= _FEW:
+        rows = zip(x.tolist(), PRIMES, strict=True)
+        return np.array([_inverses(row, prime) for row, prime in rows], dtype=np.int64)
+    half = (count + 1) // 2  # of an odd number, the one in the middle counts twice
+    left, right = x[:, :half], x[:, count - half :]
+    both = _inverted(_remainder(left * right, _BOTH))
+    found = np.empty_like(x)
+    np.remainder(both * left, _BOTH, out=found[:, count - half :])
+    np.remainder(both * right, _BOTH, out=found[:, :half])
+    return found
 
 
 def _inverses(values: list[int], prime: int) -> list[int]:

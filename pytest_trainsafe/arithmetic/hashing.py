@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pytest_trainsafe.arithmetic.packing import BITS, PRIMES, bits_of, numbers_of
+from pytest_trainsafe.arithmetic.packing import BITS, PRIMES, Bits, bits_of, numbers_of
 
 Unsigned = npt.NDArray[np.uint64]
 
@@ -34,16 +34,21 @@ class Hashes:
 
     def __call__(self, name: str, *arguments: torch.Tensor) -> torch.Tensor:
         """The function `name` of float64 arguments, which broadcast, by elements and bits."""
+        return numbers_of(self.of(name, *map(bits_of, arguments)))
+
+    def of(self, name: str, *arguments: Bits) -> Bits:
+        """The same of bits."""
         shape = np.broadcast_shapes(*(each.shape for each in arguments))
         state = np.array([self._key(name)], dtype=np.uint64)
         for argument in arguments:
             # A number without dimensions is one of an array: numpy warns of a scalar's overflow.
-            bits = bits_of(argument).view(np.uint64).reshape(argument.shape or 1)
+            bits = argument.view(np.uint64).reshape(argument.shape or 1)
             state = _mix(state * 3 + _mix(bits * _GOLDEN + self._key("+")))
         self.count += state.size
         first = (state >> 1) % PRIMES[0]
         second = (_mix(state + self._key("second")) >> 1) % PRIMES[1]
-        return numbers_of((first << BITS | second).view(np.int64).reshape(shape))
+        found: Bits = (first << BITS | second).view(np.int64).reshape(shape)
+        return found
 
     def _key(self, name: str) -> np.uint64:
         if name not in self._keys:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,12 +16,13 @@ from pytest_trainsafe.arithmetic.errors import (
 )
 from pytest_trainsafe.arithmetic.numbers import Numbers
 from pytest_trainsafe.arithmetic.origins import Integers, Origins
+from pytest_trainsafe.arithmetic.packing import in_torch
 from pytest_trainsafe.arithmetic.semantics import complexes
 from pytest_trainsafe.arithmetic.table import Semantics, table
 from pytest_trainsafe.arithmetic.variants import FOREACH, computed, find, foreach, operator_name
 from pytest_trainsafe.compat.dispatch_modes import CompilableMode, on_fake_tensors, without_modes
 from pytest_trainsafe.compat.distributed.held_work import Begun, uses_in_flight
-from pytest_trainsafe.compat.operators import OpOverload
+from pytest_trainsafe.compat.operators import OpOverload, only_views
 from pytest_trainsafe.compat.tensors import is_fake_class
 
 #: The operator whose semantics a reduction over ranks has, whatever calls it.
@@ -36,6 +38,22 @@ _CARRIERS = frozenset({torch.float64, torch.complex128})
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _MANY = (list, tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the mode knows of an operator that it has met.
+
+    It communicates `between` ranks, is a loop over lists of tensors (`foreach`), may make complex
+    numbers `from_real` ones, or only makes a `view`, which its semantics allow.
+    """
+
+    name: str
+    semantics: Semantics | None
+    between: bool
+    foreach: bool
+    from_real: bool
+    view: bool
 
 
 class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
@@ -57,8 +75,7 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
         self.met: Counter[str] = Counter()
         self.integers = Integers()
         self._origins = Origins()
-        #: The name and the semantics of each operator that was met.
-        self._known: dict[OpOverload, tuple[str, Semantics | None]] = {}
+        self._known: dict[OpOverload, _Known] = {}
 
     def enter(self, values: torch.Tensor) -> torch.Tensor:
         """Real values as numbers; tensors that are not float are returned as they are."""
@@ -68,7 +85,7 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
         if not values.is_floating_point():
             return values
         with without_modes(), torch.no_grad():
-            entered = self.numbers.enter(values.detach().clone())
+            entered = in_torch(self.numbers.enter(values.detach().clone()))
         self._origins.note(entered)
         return entered
 
@@ -112,36 +129,56 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        known = self._known.get(func) or self._met_first(func)
+        if known.view and args and type(x := args[0]) in _PLAIN and x.dtype is torch.float64:
+            # A view uses no values, and its memory is known if that of its argument is.
+            if x.is_meta:
+                return func(*args, **kwargs)
+            self._check(known.name, (x,))
+            self.met[known.name] += 1
+            return func(*args, **kwargs)
         tensors = _tensors((*args, *kwargs.values()) if kwargs else args)
         if _without_data(types, tensors, kwargs):
             return func(*args, **kwargs)
         if not _PLAIN.issuperset(types):
             return NotImplemented  # DTensor and its like unpack themselves first.
-        return self._computed(func, args, kwargs, tensors)
+        return self._computed(known, func, args, kwargs, tensors)
 
     def compute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What one operator of ordinary tensors returns; the mode need not be active."""
-        return self._computed(func, args, kwargs, _tensors((*args, *kwargs.values())))
+        known = self._known.get(func) or self._met_first(func)
+        return self._computed(known, func, args, kwargs, _tensors((*args, *kwargs.values())))
+
+    def _met_first(self, func: OpOverload) -> _Known:
+        name = operator_name(func)
+        semantics = find(self.semantics, name)
+        moved = semantics is not None and semantics.rule is None
+        known = self._known[func] = _Known(
+            name,
+            semantics,
+            between=name.startswith(_BETWEEN_RANKS),
+            foreach=name.startswith(_FOREACH),
+            from_real=name in complexes.FROM_REAL,
+            view=moved and only_views(func),
+        )
+        return known
 
     def _computed(
         self,
+        known: _Known,
         func: OpOverload,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
     ) -> Any:
         """The same; `tensors` are those among the arguments."""
-        known = self._known.get(func)
-        if known is None:
-            name = operator_name(func)
-            known = self._known[func] = name, find(self.semantics, name)
-        name, semantics = known
-        if not name.startswith(_BETWEEN_RANKS) and uses_in_flight(func, args, kwargs):
+        name, semantics = known.name, known.semantics
+        if not known.between and uses_in_flight(func, args, kwargs):
             raise InFlightError(f"{name} uses a tensor that an asynchronous call writes")
-        if name.startswith(_FOREACH):
+        if known.foreach:
             return foreach(func, args, kwargs, self._run)
         given = [each for each in tensors if each.is_floating_point()]
-        if (name in complexes.FROM_REAL or len(given) < len(tensors)) and complexes.on_complex(
+        if (known.from_real or len(given) < len(tensors)) and complexes.on_complex(
             name, args, tensors, kwargs
         ):
             return self._on_complex(known, func, args, kwargs, tensors)
@@ -171,14 +208,14 @@ class ExactMode(CompilableMode):  # type: ignore[no-untyped-call]
 
     def _on_complex(
         self,
-        known: tuple[str, Semantics | None],
+        known: _Known,
         func: OpOverload,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
     ) -> Any:
-        """An operator on complex tensors, whose parts are numbers; `known` is as in `_known`."""
-        name, semantics = known
+        """An operator on complex tensors, whose parts are numbers."""
+        name, semantics = known.name, known.semantics
         given = [each for each in tensors if each.is_floating_point() or each.is_complex()]
         self._check(name, given)
         if name not in complexes.VIEWS and (semantics is None or semantics.rule is not None):

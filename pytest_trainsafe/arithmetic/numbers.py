@@ -20,6 +20,9 @@ Value = torch.Tensor | Number
 Dims = int | Sequence[int] | None
 Parity = Literal["odd", "even"]
 
+_garbage = torch.Generator()
+_garbage.seed()
+
 
 class Numbers(ABC):
     """Arithmetic of float64 tensors that carry numbers of one kind.
@@ -96,7 +99,11 @@ class Numbers(ABC):
     def bounded(self, x: torch.Tensor, dim: int) -> torch.Tensor:
         """`x` or `x` minus a constant along `dim`, so that exp of it does not overflow."""
 
-    # What follows is the same for all numbers.
+    # What follows is the same for all numbers, or for most.
+
+    def unwritten(self, shape: Sequence[int]) -> torch.Tensor:
+        """Random numbers that differ from Run to Run, for memory that nobody has written."""
+        return self.enter(torch.rand(tuple(shape), dtype=torch.float64, generator=_garbage))
 
     def subtract(self, x: Value, y: Value) -> torch.Tensor:
         return self.add(x, self.negate(y))

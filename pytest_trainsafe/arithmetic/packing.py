@@ -35,10 +35,12 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils import dlpack
 
 #: The bits of packed numbers.  Computing with them in numpy takes a fraction of the time of torch's
 #: calls on small tensors.
@@ -51,6 +53,9 @@ PRIMES = (2017348511, 1980242879)
 BITS = 31
 
 _LOW = (1 << BITS) - 1
+
+#: The attribute of a tensor whose memory is an array's: its bits, none of an infinity or NaN.
+_BITS = "_trainsafe_residues"
 
 
 def error_bound(multiplications: int, hashed: int, samples: int = 1) -> float:
@@ -75,16 +80,59 @@ def unpack(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return bits >> BITS, bits & _LOW
 
 
+class _Lent:
+    """Shows numpy the memory of a tensor, which torch may still resize, as not after `numpy()`."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self, **_: object) -> object:
+        return dlpack.to_dlpack(self._tensor)  # type: ignore[attr-defined]
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0  # the CPU
+
+
 def bits_of(numbers: torch.Tensor) -> Bits:
-    """The bits of numbers, copied: torch does not resize memory that numpy has seen."""
-    copied = numbers.detach().clone()
-    doubles: npt.NDArray[np.float64] = copied.numpy() if copied.is_cpu else copied.cpu().numpy()
-    return doubles.view(np.int64)
+    """The bits of numbers, which must only be read, and only while the numbers do not change."""
+    known: Bits | None = getattr(numbers, _BITS, None)
+    if known is not None:
+        return known
+    if not (numbers.is_cpu and numbers.is_contiguous()) or numbers.is_neg():
+        numbers = numbers.detach().clone().cpu()
+    lent: Any = _Lent(numbers)
+    return np.from_dlpack(lent).view(np.int64)
 
 
-def numbers_of(bits: Bits) -> torch.Tensor:
-    """The packed tensor of these bits, in memory of torch's."""
-    return torch.from_numpy(np.asarray(bits).view(np.float64)).clone()
+def numbers_of(residues: Bits) -> torch.Tensor:
+    """The packed tensor of bits without infinities, which shares their memory.
+
+    torch does not resize memory of numpy: what a program receives must be a copy (`in_torch`).
+    """
+    bits = np.asarray(residues)
+    numbers = torch.from_numpy(bits.view(np.float64))
+    setattr(numbers, _BITS, bits)
+    return numbers
+
+
+def in_torch(numbers: torch.Tensor) -> torch.Tensor:
+    """The same numbers in memory of torch's, where they may be in numpy's."""
+    return numbers if numbers.untyped_storage().resizable() else numbers.clone()
+
+
+def residues_in(*numbers: torch.Tensor) -> list[Bits] | None:
+    """The bits of numbers, or None if one of these is infinite or NaN."""
+    found = []
+    for each in numbers:
+        bits: Bits | None = getattr(each, _BITS, None)  # never of an infinity
+        if bits is None:
+            bits = bits_of(each)
+            if has_special(bits):
+                return None
+        found.append(bits)
+    return found
 
 
 def has_special(bits: Bits) -> bool:
@@ -94,7 +142,7 @@ def has_special(bits: Bits) -> bool:
 
 def special(numbers: torch.Tensor) -> torch.Tensor | None:
     """Where `numbers` are infinite or NaN, or None if all are residues."""
-    if not has_special(bits_of(numbers)):
+    if residues_in(numbers) is not None:
         return None
     return numbers.detach().view(torch.int64) >> (2 * BITS) != 0
 

@@ -17,21 +17,25 @@ from pytest_trainsafe.arithmetic.hashing import Hashes
 from pytest_trainsafe.arithmetic.images import Images, Noted
 from pytest_trainsafe.arithmetic.numbers import Dims, Numbers, Parity, Value, every
 from pytest_trainsafe.arithmetic.packing import (
+    BITS,
     PRIMES,
     Bits,
     bits_of,
-    has_special,
     numbers_of,
     pack,
     packed,
+    residues_in,
     special,
-    unpack,
 )
 
 #: The largest number of norms that are scaled at once.  Adam divides the root of each element by
 #: a constant, but squares none of them, so their squares are not worth the time.
 _NORMS = 1024
 _PER_1024 = bits_of(field.inverse(packed(1024)))
+_ONE = bits_of(packed(1)).copy()
+_garbage = np.random.default_rng()
+_HALF = PRIMES[0] // 2
+_LOW = (1 << BITS) - 1
 
 
 class Residues(Numbers):
@@ -62,12 +66,13 @@ class Residues(Numbers):
         #: How many products, quotients, roots and functions were computed: each may add to the
         #: degree of what follows (`packing.error_bound`).
         self.multiplications = 0
-        self._noted = Noted()  # in any of these tables
+        self._noted = Noted()  # in any of the next three tables
         self._powers = Images(self._noted)  # the exponential of a number
         self._shifts = Images(self._noted)  # the term of a sum whose exponential is noted
         self._scaled = Images(self._noted)  # the term whose exponential scales a number
-        self._squares = Images(self._noted)  # the square of a root
-        self._constants: dict[float, torch.Tensor] = {}
+        self._roots = Noted()
+        self._squares = Images(self._roots)  # the square of a root
+        self._constants: dict[tuple[type, float], torch.Tensor] = {}
         self._inverses: dict[float, torch.Tensor] = {}
         # A square, so that the root of two over pi has a square.
         self._pi = field.multiply(*(self.hashes("pi", packed(1)),) * 2)
@@ -82,21 +87,25 @@ class Residues(Numbers):
         return pack(whole % PRIMES[0], whole % PRIMES[1])
 
     def _constant(self, value: float) -> torch.Tensor:
+        """A number in memory of numpy's, so that a program never receives it, but a copy."""
+        if not isinstance(value, int) and not math.isfinite(value):
+            return torch.tensor(value, dtype=torch.float64)
+        known = self._constants.get((type(value), value))
+        if known is None:
+            known = numbers_of(bits_of(self._meant(value)).copy())
+            self._constants[type(value), value] = known
+        return known
+
+    def _meant(self, value: float) -> torch.Tensor:
         if isinstance(value, int):
             return packed(int(value))
-        if not math.isfinite(value):
-            return torch.tensor(value, dtype=torch.float64)
-        if value not in self._constants:
-            meant = meaning(value)
-            number = packed(meant.fraction)
-            for _ in range(abs(meant.pi)):
-                number = field.multiply(
-                    number, self._pi if meant.pi > 0 else field.inverse(self._pi)
-                )
-            for _ in range(meant.roots):
-                number = self.sqrt(number)
-            self._constants[value] = number if meant.sign > 0 else field.negate(number)
-        return self._constants[value].clone()
+        meant = meaning(value)
+        number = packed(meant.fraction)
+        for _ in range(abs(meant.pi)):
+            number = field.multiply(number, self._pi if meant.pi > 0 else field.inverse(self._pi))
+        for _ in range(meant.roots):
+            number = self.sqrt(number)
+        return number if meant.sign > 0 else field.negate(number)
 
     def enter(self, values: torch.Tensor) -> torch.Tensor:
         """Multiples of 1/1024 below 1024 as themselves; of other finite values, a hash of the bits.
@@ -110,21 +119,27 @@ class Residues(Numbers):
         simple = np.abs(doubles) < 1024  # not a NaN
         scaled = np.where(simple, doubles, 0.5) * 1024
         simple &= scaled == np.rint(scaled)
-        entered = bits_of(self.hashes("entered", values))
+        entered = self.hashes.of("entered", bits)
         if simple.any():
             whole = scaled.astype(np.int64)
             exact = field.product_of(field.reduced(whole), _PER_1024)
             entered = np.where(simple, exact, entered)
-        if not np.isfinite(doubles).all():
-            entered = np.where(np.isfinite(doubles), entered, bits)
+        finite = np.isfinite(doubles)
+        if not finite.all():
+            return torch.from_numpy(np.where(finite, entered, bits).view(np.float64))
         return numbers_of(entered)
+
+    def unwritten(self, shape: Sequence[int]) -> torch.Tensor:
+        first, second = (_garbage.integers(prime, size=tuple(shape)) for prime in PRIMES)
+        self.hashes.count += first.size  # any two may agree by chance, as two hashes may
+        return numbers_of(np.asarray(first) << BITS | second)
 
     def add(self, x: Value, y: Value) -> torch.Tensor:
         x, y = self.lift(x), self.lift(y)
-        a, b = bits_of(x), bits_of(y)
-        if _strange(a, b):
+        bits = residues_in(x, y)
+        if bits is None:
             return _with_infinities(torch.add, self._add, (x, y))
-        return self._add(x, y) if self._noted.may_have(a, b) else numbers_of(field.sum_of(a, b))
+        return self._add(x, y) if self._noted.may_have(*bits) else numbers_of(field.sum_of(*bits))
 
     def _add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """The sum of residues, with exp(x + y) = exp(x) * exp(y) where one of them is noted."""
@@ -138,12 +153,21 @@ class Residues(Numbers):
                 self._scaled.note(total[known], shifts[known])
         return total
 
+    def subtract(self, x: Value, y: Value) -> torch.Tensor:
+        x, y = self.lift(x), self.lift(y)
+        bits = residues_in(x, y)
+        if bits is None or self._noted.may_have(bits[1]):
+            return super().subtract(x, y)
+        minus = field.negative_of(bits[1])
+        if self._noted.may_have(bits[0], minus):
+            return self._add(x, numbers_of(minus))
+        return numbers_of(field.sum_of(bits[0], minus))
+
     def total(self, xs: Sequence[torch.Tensor]) -> torch.Tensor:
-        whole = torch.stack(list(xs))
-        bits = bits_of(whole)
-        if _strange(bits) or self._noted.may_have(bits):
+        bits = residues_in(*xs)
+        if bits is None or self._noted.may_have(whole := np.stack(bits)):
             return super().total(xs)
-        return field.linear(lambda each: each.sum(0), whole)
+        return numbers_of(field.total_of(whole, 0))
 
     def _note_sum(self, x: torch.Tensor, y: torch.Tensor, total: torch.Tensor) -> None:
         known: torch.Tensor | None = None
@@ -161,9 +185,10 @@ class Residues(Numbers):
 
     def negate(self, x: Value) -> torch.Tensor:
         x = self.lift(x)
-        if _strange(bits_of(x)):
+        bits = residues_in(x)
+        if bits is None:
             return _with_infinities(torch.neg, self.negate, (x,))
-        result = field.negate(x)
+        result = numbers_of(field.negative_of(bits[0]))
         if (known := self._powers.find(x)) is not None:
             self.multiplications += 1
             self._powers.note(result[known[0]], field.inverse(known[1][known[0]]))
@@ -180,11 +205,11 @@ class Residues(Numbers):
         return self._multiply(self.lift(x), self.lift(y))
 
     def _multiply(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        a, b = bits_of(x), bits_of(y)
-        if _strange(a, b):
+        bits = residues_in(x, y)
+        if bits is None:
             return _with_infinities(torch.mul, field.multiply, (x, y), signs=False)
-        product = numbers_of(field.product_of(a, b))
-        if x.shape == y.shape and self._noted.may_have(a) and bool((same := x == y).any()):
+        product = numbers_of(field.product_of(*bits))
+        if x.shape == y.shape and self._roots.may_have(bits[0]) and bool((same := x == y).any()):
             return torch.where(same, self.square(x), product)
         return product
 
@@ -195,7 +220,7 @@ class Residues(Numbers):
         """
         product = self._multiply(x, constant)
         known = self._squares.find(x) if x.numel() <= _NORMS else None
-        if known is not None and not _strange(bits_of(constant)):
+        if known is not None and residues_in(constant) is not None:
             squares = field.multiply(known[1][known[0]], self.square(constant))
             self._squares.note(product[known[0]], squares)
         return product
@@ -203,19 +228,19 @@ class Residues(Numbers):
     def square(self, x: Value) -> torch.Tensor:
         self.multiplications += 1
         x = self.lift(x)
-        a = bits_of(x)
-        if _strange(a):
+        bits = residues_in(x)
+        if bits is None:
             return _with_infinities(torch.square, self.square, (x,))
-        product = numbers_of(field.product_of(a, a))
+        product = numbers_of(field.product_of(*bits, *bits))
         known = self._squares.find(x)
         return product if known is None else torch.where(known[0], known[1], product)
 
     def inverse(self, x: Value) -> torch.Tensor:
         self.multiplications += 1
         x = self.lift(x)
-        bits = bits_of(x)
-        if bits.all() and not _strange(bits):
-            result = numbers_of(field.inverse_of(bits))
+        bits = residues_in(x)
+        if bits is not None and bits[0].all():
+            result = numbers_of(field.inverse_of(bits[0]))
             known = self._squares.find(x)
             if known is not None:
                 self._squares.note(result[known[0]], field.inverse(known[1][known[0]]))
@@ -236,26 +261,29 @@ class Residues(Numbers):
 
     def linear(self, function: Callable[..., torch.Tensor], *xs: Value) -> torch.Tensor:
         lifted = tuple(map(self.lift, xs))
-        if _strange(*map(bits_of, lifted)):
+        if residues_in(*lifted) is None:
             return _with_infinities(function, lambda *each: field.linear(function, *each), lifted)
         return field.linear(function, *lifted)
 
     def matmul(self, x: Value, y: Value) -> torch.Tensor:
         self.multiplications += 1
         x, y = self.lift(x), self.lift(y)
-        if _strange(bits_of(x), bits_of(y)):
+        if residues_in(x, y) is None:
             return _with_infinities(torch.matmul, field.matmul, (x, y), signs=False)
         return field.matmul(x, y)
 
     def exp(self, x: Value) -> torch.Tensor:
         self.multiplications += 1
         x = self.lift(x)
-        if _strange(bits_of(x)):
+        found = residues_in(x)
+        if found is None:
             return _with_infinities(torch.exp, self.exp, (x,))
-        upper = unpack(x)[0] > PRIMES[0] // 2
-        result = self.hashes("exp", torch.where(upper, field.negate(x), x))
-        result = torch.where(upper, field.inverse(_not_zero(result)), result)
-        result = torch.where(x == 0, packed(1), result)
+        (bits,) = found
+        upper = bits >> BITS > _HALF
+        hashed = self.hashes.of("exp", np.where(upper, field.negative_of(bits), bits))
+        if upper.any():
+            hashed[upper] = field.inverse_of(_not_zero(hashed[upper]))
+        result = numbers_of(np.where(bits == 0, _ONE, hashed))
         known = self._powers.find(x)
         if known is not None:
             result = torch.where(known[0], known[1], result)
@@ -270,7 +298,11 @@ class Residues(Numbers):
         Nothing false follows: log(y) = log(y / exp(m)) + m for any m.
         """
         x = self.lift(x)
-        total = super().sum(x, dims, keepdim)
+        terms = residues_in(x) if x.ndim else None
+        if terms is None:
+            total = super().sum(x, dims, keepdim)
+        else:
+            total = numbers_of(field.total_of(terms[0], tuple(every(x, dims)), keepdim))
         found = self._scaled.find(x) if x.ndim else None
         if found is not None:
             bits = torch.where(found[0], found[1].view(torch.int64), 0)
@@ -282,7 +314,7 @@ class Residues(Numbers):
     def log(self, x: Value) -> torch.Tensor:
         self.multiplications += 1
         x = self.lift(x)
-        if _strange(bits_of(x)):
+        if residues_in(x) is None:
             return _with_infinities(torch.log, self.log, (x,), neutral=1.0)
         found = self._scaled.find(x)
         whole, shift = x, torch.zeros_like(x)
@@ -299,9 +331,10 @@ class Residues(Numbers):
     def sqrt(self, x: Value) -> torch.Tensor:
         self.multiplications += 1
         x = self.lift(x)
-        bits = bits_of(x)
-        if _strange(bits):
+        found = residues_in(x)
+        if found is None:
             return _with_infinities(torch.sqrt, self.sqrt, (x,))
+        (bits,) = found
         roots = field.root_of(bits)
         wrong = field.product_of(roots, roots) != bits
         if wrong.any():
@@ -318,21 +351,23 @@ class Residues(Numbers):
     ) -> torch.Tensor:
         self.multiplications += 1
         lifted = tuple(map(self.lift, xs))
-        if _strange(*map(bits_of, lifted)):
+        bits = residues_in(*lifted)
+        if bits is None:
             return _with_infinities(
                 lambda *each: functools.reduce(torch.add, each),
                 lambda *each: self.function(name, real, *each, parity=parity, at_zero=at_zero),
                 lifted,
                 signs=False,
             )
-        first, *others = lifted
-        upper = unpack(first)[0] > PRIMES[0] // 2
-        if parity is not None:
-            first = torch.where(upper, field.negate(first), first)
-        result = self.hashes(name, first, *others)
+        first, *others = bits
+        upper = first >> BITS > _HALF
+        given = first if parity is None else np.where(upper, field.negative_of(first), first)
+        result = self.hashes.of(name, given, *others)
         if parity == "odd":
-            result = torch.where(upper, field.negate(result), result)
-        return result if at_zero is None else torch.where(first == 0, packed(at_zero), result)
+            result = np.where(upper, field.negative_of(result), result)
+        if at_zero is not None:
+            result = np.where(given == 0, bits_of(packed(at_zero)), result)
+        return numbers_of(result)
 
     def decide(self, name: str, real: Callable[..., Any], *xs: Value) -> Any:
         return self.decisions.take(name, [self.lift(each) for each in xs])
@@ -347,10 +382,10 @@ class Residues(Numbers):
         return x
 
 
-def _not_zero(x: torch.Tensor) -> torch.Tensor:
+def _not_zero(x: Bits) -> Bits:
     """`x` with ones for zeros, which a hash is with probability 2**-30 in each residue."""
-    first, second = unpack(x)
-    return pack(torch.where(first == 0, 1, first), torch.where(second == 0, 1, second))
+    first, second = x >> BITS, x & _LOW
+    return np.where(first == 0, 1, first) << BITS | np.where(second == 0, 1, second)
 
 
 def _with_infinities(
@@ -372,7 +407,3 @@ def _with_infinities(
     outcome = real(*(x.where(mask, neutral) for x, mask in zip(xs, masks, strict=True)))
     finite = exact(*(x.where(~mask, 0.0) for x, mask in zip(xs, masks, strict=True)))
     return torch.where(touched, outcome if signs else math.nan, finite)
-
-
-def _strange(*numbers: Bits) -> bool:
-    return any(map(has_special, numbers))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from pytest_trainsafe.arithmetic.numbers import Numbers
+from pytest_trainsafe.arithmetic.packing import in_torch
 from pytest_trainsafe.arithmetic.table import Semantics
 from pytest_trainsafe.compat.operators import OpOverload, schema_of
 
@@ -64,9 +65,18 @@ def computed(
             write(numbers, target, each)
         return targets[0] if len(targets) == 1 else tuple(targets)
     if semantics.name == operator_name(func):
-        return result
+        return _received(result, args)
     write(numbers, args[0], result)
     return args[0]
+
+
+def _received(result: Any, args: tuple[Any, ...]) -> Any:
+    """A result as the program receives it, in memory of torch's; an argument stays what it is."""
+    if isinstance(result, torch.Tensor):
+        return result if any(result is each for each in args) else in_torch(result)
+    if isinstance(result, tuple | list):
+        return type(result)(_received(each, args) for each in result)
+    return result
 
 
 def write(numbers: Numbers, target: torch.Tensor, result: torch.Tensor) -> None:

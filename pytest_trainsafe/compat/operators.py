@@ -127,6 +127,21 @@ def replaced_in_functional(
             functions.pop(name, None)
 
 
+def only_views(func: Any) -> bool:
+    """Whether an operator writes nothing, and all that it returns are views of its first argument.
+
+    False if that is not known.
+    """
+    schema = schema_of(func)
+    viewed = [each for each in schema.arguments if each.alias_info is not None]
+    return (
+        bool(schema.returns)
+        and viewed == list(schema.arguments)[:1]
+        and all(each.alias_info is not None for each in schema.returns)
+        and not any(each.alias_info.is_write for each in viewed)
+    )
+
+
 #: Operators that only ask for a tensor's shape or dtype.
 _SHAPES = (
     *("empty", "zeros", "ones", "full", "rand", "randn", "new_", "sym_", "is_", "size", "stride"),

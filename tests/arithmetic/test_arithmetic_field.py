@@ -50,11 +50,6 @@ def test_a_divisor_that_is_zero_modulo_one_prime_is_named(count, which):
         field.inverse(pack(*residues))
 
 
-def test_results_are_in_memory_that_can_be_resized():
-    result = field.add(drawn((3,), 1), drawn((3,), 2))
-    result.untyped_storage().resize_(0)
-
-
 def test_a_transposed_and_an_expanded_tensor_are_computed_by_place():
     x, y = drawn((4, 3), 1), drawn((3,), 2)
     right = field.multiply(x.t().contiguous(), y.unsqueeze(1).repeat(1, 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from typing import Any
@@ -59,6 +60,22 @@ def test_operators_of_a_context_are_hidden_from_all_modes() -> None:
     with dispatch_modes.without_modes():
         x + 1
     assert seen == []
+
+
+def test_modes_that_were_hidden_see_again_in_their_order_also_after_an_error() -> None:
+    seen: list[str] = []
+    x = torch.ones(2)
+    with Seeing("a", seen), Seeing("b", seen):
+        with contextlib.suppress(ValueError), dispatch_modes.without_modes():
+            assert dispatch_modes.modes_active() == 0
+            raise ValueError
+        x + 1
+    assert seen == ["b", "a"]
+    with FakeTensorMode(), Seeing("c", seen):
+        with dispatch_modes.without_modes():
+            assert dispatch_modes.modes_active() == 0
+        assert dispatch_modes.on_fake_tensors()
+        assert dispatch_modes.modes_active() == 2
 
 
 def test_the_innermost_mode_receives_an_operator_after_those_of_the_program() -> None:

@@ -40,6 +40,18 @@ def test_every_group_is_listed_with_its_ranks() -> None:
 
 
 @pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("options", [True, False])
+def test_a_gather_without_options_is_the_same(
+    options: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not options:
+        monkeypatch.delattr("torch.distributed.distributed_c10d.AllgatherOptions")
+    part = torch.zeros(3)
+    process_groups.gathered(dist.group.WORLD, [part], torch.arange(3.0)).wait()
+    assert part.tolist() == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("one_rank")
 def test_the_default_store_keeps_what_a_rank_sets() -> None:
     store = process_groups.default_store()
     store.set("key", "value")

@@ -16,6 +16,7 @@ import torch
 
 from pytest_trainsafe.arithmetic.errors import ExactError, changed_in_flight
 from pytest_trainsafe.arithmetic.numbers import Numbers
+from pytest_trainsafe.arithmetic.packing import in_torch
 from pytest_trainsafe.arithmetic.semantics.elementwise.decided import maximum, minimum
 from pytest_trainsafe.arithmetic.semantics.examples import none
 from pytest_trainsafe.arithmetic.table import moves, semantics_of
@@ -27,7 +28,7 @@ from pytest_trainsafe.compat.distributed.held_work import (
     unboxed,
     wait_by_tensor,
 )
-from pytest_trainsafe.compat.distributed.process_groups import group_named
+from pytest_trainsafe.compat.distributed.process_groups import gathered, group_named
 from pytest_trainsafe.compat.operators import schema_of
 
 moves(
@@ -52,15 +53,15 @@ def begin(n: Numbers, x: torch.Tensor, group: Group, kind: str) -> Begun:
         )
     given = x.clone(memory_format=torch.contiguous_format)
     parts = [torch.empty_like(given) for _ in range(group.size())]
-    work = group.allgather([parts], [given])
+    work = gathered(group, parts, given)  # which nobody sees before `finish`
 
     def finish() -> list[torch.Tensor]:
         work.wait()
         if kind in ("sum", "avg"):
             total = n.total(parts)
-            return [n.divide(total, len(parts)) if kind == "avg" else total]
+            return [in_torch(n.divide(total, len(parts)) if kind == "avg" else total)]
         choose = maximum if kind == "max" else minimum
-        return [functools.reduce(functools.partial(choose, n), parts)]
+        return [in_torch(functools.reduce(functools.partial(choose, n), parts))]
 
     return Begun([work], finish)
 

@@ -15,9 +15,6 @@ import torch
 from pytest_trainsafe.arithmetic.numbers import Number, Numbers
 from pytest_trainsafe.arithmetic.table import Call, Draw, call, semantics_of
 
-_garbage = torch.Generator()
-_garbage.seed()
-
 
 def made(
     n: Numbers, shape: Sequence[int], value: Number, dtype: torch.dtype | None, **options: Any
@@ -173,9 +170,8 @@ def eye(n: Numbers, *size: int, dtype: torch.dtype | None = None, **options: Any
 def _unwritten(n: Numbers, empty: torch.Tensor) -> torch.Tensor:
     if not empty.is_floating_point():
         return empty
-    values = torch.rand(empty.shape, dtype=torch.float64, generator=_garbage)
-    result = torch.empty_like(empty, dtype=torch.float64)
-    return result.copy_(n.enter(values))
+    result = empty if empty.dtype is torch.float64 else empty.to(torch.float64)
+    return result.copy_(n.unwritten(empty.shape))
 
 
 def _uninitialised(name: str, *examples: Call) -> None:

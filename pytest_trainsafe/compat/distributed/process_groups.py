@@ -1,9 +1,9 @@
 """Process groups by name, their members, the default store, and the flight recorder.
 
 Needs `_get_default_group`, `_get_default_store`, `_resolve_process_group` and `_world` of
-torch.distributed.distributed_c10d, the module torch.distributed._functional_collectives with its
-`_resolve_group_name`, and `_dump_fr_trace_json` of torch._C._distributed_c10d.  torch 2.10 to 2.14
-have all of these names.
+torch.distributed.distributed_c10d, whose `AllgatherOptions` save time and are not required, the
+module torch.distributed._functional_collectives with its `_resolve_group_name`, and
+`_dump_fr_trace_json` of torch._C._distributed_c10d.  torch 2.10 to 2.14 have all of these names.
 
 Without the store, ranks do not exchange the shapes of shards.  Without `_world` or
 `_dump_fr_trace_json`, no flight record is saved.  Without the functional collectives, those are not
@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from pytest_trainsafe.compat.private import Capability
 
@@ -36,6 +37,19 @@ _world = RECORDER.of(_C10D, "_world")
 default_group: Callable[[], Any] = NAMES.of(_C10D, "_get_default_group") or (
     lambda: dist.group.WORLD
 )
+
+
+def gathered(group: Any, parts: list[Any], given: Any) -> Any:
+    """The Work of a gather that the caller waits for before anybody can see the results.
+
+    So the results need not be hidden until then, nor the input be watched.
+    """
+    make = getattr(distributed_c10d, "AllgatherOptions", None)
+    if make is None:
+        return group.allgather([parts], [given])
+    options = make()
+    options.asyncOp = False
+    return group.allgather([parts], [given], options)
 
 
 def default_store() -> Any:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import torch
 
-from pytest_trainsafe.arithmetic.packing import packed, rational, unpack
+from pytest_trainsafe.arithmetic.packing import in_torch, packed, rational, unpack
 from pytest_trainsafe.arithmetic.residues import Residues
 
 
@@ -23,17 +23,17 @@ class Exact:
         self._numbers = Residues()
 
     def add(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        return self._numbers.add(left, right)
+        return in_torch(self._numbers.add(left, right))
 
     def subtract(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        return self._numbers.subtract(left, right)
+        return in_torch(self._numbers.subtract(left, right))
 
     def divide(self, numbers: torch.Tensor, by: int) -> torch.Tensor:
-        return self._numbers.divide(numbers, by)
+        return in_torch(self._numbers.divide(numbers, by))
 
     def scale(self, numbers: torch.Tensor, by: Fraction | float) -> torch.Tensor:
         factor = packed(by) if isinstance(by, Fraction) else self._numbers.lift(by)
-        return self._numbers.multiply(numbers, factor)
+        return in_torch(self._numbers.multiply(numbers, factor))
 
     def ratio(self, numbers: torch.Tensor, reference: torch.Tensor) -> float | None:
         found = self.factor(numbers, reference)

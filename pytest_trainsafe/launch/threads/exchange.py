@@ -249,63 +249,96 @@ class Output:
             faulthandler.enable(file=files[2])
 
 
+class _Values(NamedTuple):
+    """The values of one rank, in the order of the lists of `Attributes`, which may grow."""
+
+    in_module: dict[str, list[Any]]
+    inside: list[Any]
+    replaced: list[Any]
+
+
 class Attributes:
-    """The attributes that `core/rank/state.py` names, of modules and of other objects."""
+    """The attributes that `core/rank/state.py` names, of modules and of other objects.
+
+    Ranks take turns some hundred times a second, so what a turn looks at is kept in plain lists,
+    to which new attributes are only appended.
+    """
 
     def __init__(self) -> None:
         self._base: dict[tuple[str, str], Any] = {}
-        #: The keys of `_base` by module: a look-up for each attribute would cost as much again.
-        self._in_module: dict[str, list[tuple[str, str]]] = {}
+        #: The names in `_base` by module: a look-up for each attribute would cost as much again.
+        self._in_module: dict[str, list[str]] = {}
         #: Those of classes and functions in modules, whose names have dots.
         self._inside: list[tuple[str, str]] = []
         self._seen: set[tuple[str, tuple[str, ...]]] = set()
-        #: What was replaced, each with the namespace that has it; None for a cell of a closure.
-        self._replaced: list[tuple[tuple[int, str], Replaced, Mapping[str, Any] | None]] = []
+        #: What was declared and may have variables that are not in `_base` yet.
+        self._pending: list[rank_state.ModuleState] = []
+        #: What was replaced, in the order in which it was.
+        self._replaced: list[Replaced] = []
+        #: The namespace and the name of each, and the places of cells, which have no namespace.
+        self._spaces: list[tuple[Mapping[str, Any], str]] = []
+        self._cells: list[int] = []
         self._notes = ImportNotes(self._names, lambda module: self._find_base())
         rank_state.on_declared.append(self._find_base)
 
-    def initial(self) -> dict[Any, Any]:
+    def initial(self) -> _Values:
         """The values before any rank ran."""
         self._find_base()
-        found: dict[Any, Any] = {where: self._fresh(where) for where in self._base}
-        found[WORLD[0], "_world"] = RankWorld()
+        found = _Values(
+            {
+                module: [self._fresh((module, name)) for name in names]
+                for module, names in self._in_module.items()
+            },
+            [self._fresh(where) for where in self._inside],
+            [],
+        )
+        module, (world, *_) = WORLD
+        found.in_module[module][self._in_module[module].index(world)] = RankWorld()
         return found
 
-    def save(self) -> dict[Any, Any]:
+    def save(self) -> _Values:
         """The values of the current rank."""
-        self._find_base()
-        found: dict[Any, Any] = {}
-        for module, places in self._in_module.items():
+        if any(each.module in sys.modules for each in self._pending):
+            self._find_base()
+        in_module = {}
+        for module, names in self._in_module.items():
             variables = vars(sys.modules[module])
-            for where in places:
-                found[where] = variables.get(where[1], ABSENT)
-        for where in self._inside:
-            found[where] = rank_state.read(*_owner(where))
-        for place, each, namespace in self._all_replaced():
-            found[place] = _value(each, namespace)
-        return found
+            in_module[module] = [variables.get(name, ABSENT) for name in names]
+        inside = [rank_state.read(*_owner(where)) for where in self._inside]
+        return _Values(in_module, inside, self._now())
 
-    def restore(self, values: Mapping[Any, Any]) -> None:
+    def restore(self, values: _Values) -> None:
         """Gives the attributes the values of another rank, or those from before any rank ran."""
-        for module, places in self._in_module.items():
+        for module, names in self._in_module.items():
             variables = vars(sys.modules[module])
-            for where in places:
-                value = values[where] if where in values else self._fresh(where)
-                if variables.get(where[1], ABSENT) is not value:
-                    rank_state.write(sys.modules[module], where[1], value)
-        for where in self._inside:
-            value = values[where] if where in values else self._fresh(where)
+            kept = values.in_module.get(module, [])
+            for name, value in zip(names, kept, strict=False):
+                if variables.get(name, ABSENT) is not value:
+                    rank_state.write(sys.modules[module], name, value)
+            for name in names[len(kept) :]:
+                rank_state.write(sys.modules[module], name, self._fresh((module, name)))
+        inside = [*values.inside, *map(self._fresh, self._inside[len(values.inside) :])]
+        for where, value in zip(self._inside, inside, strict=True):
             rank_state.write(*_owner(where), value)
-        for place, each, namespace in self._all_replaced():
-            value = values.get(place, each.original)
-            if _value(each, namespace) is not value:
+        now, replaced = self._now(), values.replaced
+        if len(replaced) < len(now):
+            replaced = [*replaced, *(each.original for each in self._replaced[len(replaced) :])]
+        for place, value in enumerate(replaced):
+            if now[place] is not value:
+                each = self._replaced[place]
                 rank_state.write(each.owner, each.name, value)
 
-    def _all_replaced(self) -> list[tuple[tuple[int, str], Replaced, Mapping[str, Any] | None]]:
-        if len(self._replaced) < len(rank_state.replaced):  # nothing is ever taken out
-            new = list(rank_state.replaced.items())[len(self._replaced) :]
-            self._replaced += [(place, each, _namespace(each.owner)) for place, each in new]
-        return self._replaced
+    def _now(self) -> list[Any]:
+        """The present value of everything that was replaced."""
+        for each in list(rank_state.replaced.values())[len(self._replaced) :]:
+            if isinstance(each.owner, CellType):
+                self._cells.append(len(self._replaced))
+            self._replaced.append(each)  # nothing is ever taken out
+            self._spaces.append((_namespace(each.owner), each.name))
+        found = [space.get(name, ABSENT) for space, name in self._spaces]
+        for place in self._cells:
+            found[place] = self._replaced[place].owner.cell_contents
+        return found
 
     def _names(self) -> set[str]:
         return {each.module for each in rank_state.modules.values()}
@@ -328,9 +361,16 @@ class Attributes:
                     where = each.module, name
                     value = ABSENT if key in self._seen else rank_state.read(*_owner(where))
                     self._base[where] = copy.copy(value) if each.copied else _copied(value)
-                    into = self._in_module.setdefault(each.module, [])
-                    (self._inside if "." in name else into).append(where)
+                    if "." in name:
+                        self._inside.append(where)
+                    else:
+                        self._in_module.setdefault(each.module, []).append(name)
             self._seen.add(key)
+        self._pending = [
+            each
+            for key, each in rank_state.modules.items()
+            if key not in self._seen or not each.names
+        ]
 
 
 def _owner(where: tuple[str, str]) -> tuple[Any, str]:
@@ -349,18 +389,10 @@ def _copied(value: Any) -> Any:
     return copy.copy(value) if type(value) in (dict, list, set) else value
 
 
-def _namespace(owner: Any) -> Mapping[str, Any] | None:
-    """Where an owner keeps its attributes; None for a cell, which has no `__dict__`."""
-    if isinstance(owner, CellType):
-        return None
-    found: Mapping[str, Any] = vars(owner)
+def _namespace(owner: Any) -> Mapping[str, Any]:
+    """Where an owner keeps its attributes; empty for a cell, which has no `__dict__`."""
+    found: Mapping[str, Any] = {} if isinstance(owner, CellType) else vars(owner)
     return found
-
-
-def _value(each: Replaced, namespace: Mapping[str, Any] | None) -> Any:
-    if namespace is None:
-        return rank_state.read(each.owner, each.name)
-    return namespace.get(each.name, ABSENT)
 
 
 def parts(output: Output) -> list[Part]:

@@ -15,7 +15,7 @@ from torch.distributed import ReduceOp
 from torch.futures import Future
 
 from pytest_trainsafe.compat.dispatch_modes import reducing_mode
-from pytest_trainsafe.compat.distributed.held_work import Begun, Held
+from pytest_trainsafe.compat.distributed.held_work import Begun, Held, below_python
 from pytest_trainsafe.compat.distributed.rank_worlds import BACKEND, RENAMED
 from pytest_trainsafe.core.code_files import calling_lines
 from pytest_trainsafe.launch.collectives import in_flight, ledger
@@ -323,9 +323,11 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
 
     def _parts(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """One tensor as equal parts, one for each rank, that share its memory."""
-        flat, world = tensor.detach().view(-1), self.size()
-        size = -(-flat.numel() // world)
-        return [flat[rank * size : (rank + 1) * size] for rank in range(world)]
+        world = self.size()
+        with below_python():  # no mode needs to see these views
+            flat = tensor.detach().view(-1)
+            size = -(-flat.numel() // world)
+            return [flat[rank * size : (rank + 1) * size] for rank in range(world)]
 
     # Sends and receives.
 

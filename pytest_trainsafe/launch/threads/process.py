@@ -7,6 +7,7 @@ and stacks into the same files as a process of a rank does.
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import signal
@@ -95,6 +96,9 @@ class _Group:
         if not os.read(gate, 1):
             os._exit(1)  # every writer has closed the pipe
         os.close(gate)
+        # As often as in processes of their own, each of which collects after so many objects.
+        first, *others = gc.get_threshold()
+        gc.set_threshold(first * len(self.files), *others)
         self._turns.run([partial(self._live, files) for files in self.files])
         if self._unwritten:
             return CANNOT_WRITE

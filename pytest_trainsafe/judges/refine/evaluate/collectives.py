@@ -57,7 +57,9 @@ class _Group:
     def size(self) -> int:
         return len(self._parts)
 
-    def allgather(self, outputs: list[list[torch.Tensor]], given: object) -> _Group:
+    def allgather(
+        self, outputs: list[list[torch.Tensor]], given: object, opts: object = None
+    ) -> _Group:
         for output, part in zip(outputs[0], self._parts, strict=True):
             output.copy_(part)
         return self

@@ -185,9 +185,11 @@ def whole_steps(failed: Comparison, places: Places) -> Located:
         if not held:
             text = UnheldLines(places.candidate, places.reference, failed, names).sentence()
             return _at(place, [("faulty", text)], [("unheld", name) for name in names])
+        alone = places.trained(names)
+        step = f"the optimizer's step of {name_list(names, 'parameter')} is wrong"
         text = (
-            "every gradient that the optimizer receives agrees; the optimizer's step of "
-            f"{name_list(names, 'parameter')} is wrong"
+            f"every {'other ' * alone.newly}gradient that the optimizer receives agrees; "
+            f"{alone.sentence() or step}"
         )
         return _at(place, [("faulty", text)], [("optimizer", name) for name in names])
     if kinds == {"loss"} and failed.compared["main_grad"]:

@@ -312,6 +312,7 @@ What = Literal[
     "watch",
     "group",
     "clear",
+    "early",
     "sync",
     "no_sync",
 ]
@@ -407,8 +408,9 @@ class Site(msgspec.Struct, frozen=True, tag="site", omit_defaults=True):
     constructs the optimizer, "stepper" defines the step of a class of optimizers that is the
     program's own, "steps" a function that this step calls, and "wrapper" constructs a wrapper that
     reduces gradients; "mode" puts a module into evaluation mode; "watch" calls ctx.watch; "group"
-    makes a process group; "clear" clears gradients between two backwards of a step; "sync" calls a
-    DistributedDataParallel so that its backward reduces gradients, and "no_sync" calls its no_sync.
+    makes a process group; "clear" clears gradients between two backwards of a step, and "early"
+    changes them there in another way; "sync" calls a DistributedDataParallel so that its backward
+    reduces gradients, and "no_sync" calls its no_sync.
     `at` is the innermost line outside of torch, "" for a "mode" whose line is not known.  `user`
     is the innermost line of the user's own code, if `at` is in an installed package.  `name` is
     the constructed class, the operation, or the module's path.  `factor` is the number by which a

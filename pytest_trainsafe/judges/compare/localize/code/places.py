@@ -41,9 +41,10 @@ from pytest_trainsafe.judges.compare.localize.gradients import (
     suspicion,
     unsummed,
 )
+from pytest_trainsafe.judges.compare.patterns.microbatches import WEIGHTED
 from pytest_trainsafe.judges.compare.unmatched import line_of_entry
 from pytest_trainsafe.sweep.program import Program
-from pytest_trainsafe.trace.facts import Annotations, Reduction, Site
+from pytest_trainsafe.trace.facts import Annotations, Reduction, Site, What
 from pytest_trainsafe.trace.reader import Trace
 
 #: For each kind of tensor that no module produces: the phase that produces it.
@@ -124,11 +125,14 @@ class Places(ProgramLines):
         """The line that changes the gradients of `targets` wrongly after their backward.
 
         `targets` has the paths of parameters.  If the gradients are multiples of the reference's,
-        it is a line that multiplies by this number.  If their error is none that a reduction makes,
+        it is a line that multiplies by this number, and if some micro-batches have a wrong weight
+        in them, one between two backwards.  If their error is none that a reduction makes,
         and a wrapper of torch reduces them, it is any line of the program that does not multiply.
         """
         patterns = _patterns(comparison, ("unclipped_grad", "main_grad"), {*targets})
         found = self._multiplies(patterns)
+        if found is None and any(pattern.cause == WEIGHTED for pattern in patterns):
+            found = next(self._unexpected("early"), None)
         wrapped = any(site.what == "wrapper" for site in self.sites)
         if found is not None or not wrapped or _OF_REDUCTIONS & {p.name for p in patterns}:
             return found
@@ -142,9 +146,9 @@ class Places(ProgramLines):
         unexpected = self._unexpected() if factor else iter(())
         return next((site for site in unexpected if abs(site.factor - factor) <= near), None)
 
-    def _unexpected(self) -> Iterator[Site]:
+    def _unexpected(self, what: What = "write") -> Iterator[Site]:
         """The lines that change gradients in place, and not in the same way in the reference."""
-        return (site for site in self.sites if site.what == "write" and site not in self.expected)
+        return (site for site in self.sites if site.what == what and site not in self.expected)
 
     def of_condition(self, condition: Condition, module: str) -> Place:
         """The source line that changes parameters before a forward, or switches a module's mode."""

@@ -70,7 +70,8 @@ class ProgramLines:
 
     def written(self, site: Site) -> Place:
         """The place of a line that changes gradients in place."""
-        return self.place(site, f"changes gradients by {site.name}")
+        when = " between two backwards of a step" if site.what == "early" else ""
+        return self.place(site, f"changes gradients by {site.name}{when}")
 
     def place(self, site: Site, does: str) -> Place:
         """The user's line, or a framework's line with that of the user's program; what it does.

@@ -71,7 +71,8 @@ class Fault:
     not compared may be wrong instead.  `uncalled` is set if the module is called less often than in
     the reference, or never, or if PROGRAM runs the backward of fewer micro-batches.  `condition` is
     set if the module's forward runs under a condition under which the reference's does not.
-    `after` is the last recorded module of a model whose own output was not recorded.
+    `after` is the last recorded module of a model whose own output was not recorded.  `order` says
+    in which order PROGRAM's data is divided, if that is wrong.
     """
 
     phase: Phase
@@ -82,6 +83,7 @@ class Fault:
     uncalled: Literal["", "never", "less"] = ""
     condition: Condition = ""
     after: str = ""
+    order: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,7 @@ class _Blame:
         path = parameter_of(id)
         if self.steps.unequal(id, path):
             return False
-        return self.steps.alone(id, path) or not (_paths(id) & {*wrong})
+        return self.steps.alone(id, path) or {id.path, path}.isdisjoint(wrong)
 
     def phase_of(self, gradients: Sequence[TensorId]) -> Phase:
         """The phase that makes gradients wrong of which each micro-batch is right."""
@@ -255,7 +257,8 @@ class _Blame:
             yield from self.uncalled(id)
             return
         target, between = id.module, self.has_children(id.module)
-        wrong = [i for i in self.input_ids_of(id) if self.inputs.differs(i)]
+        given = self.input_ids_of(id)
+        wrong = self.wrong_of(given, id)
         while wrong:
             if any(self.source_is_wrong(i) for i in wrong):
                 return
@@ -264,7 +267,7 @@ class _Blame:
                 stage = stage_of(self.rung.candidate, id)
                 entered = self.parts_run(id)[:1] == [target]
                 if self.only_counts(wrong) or (entered and stage == 0):
-                    yield Fault("data", PROGRAM)
+                    yield Fault("data", PROGRAM, order=self.inputs.order(wrong, id))
                 else:
                     yield Fault("forward", PROGRAM, handed=stage if entered else None)
                 return
@@ -278,7 +281,6 @@ class _Blame:
         elif between:
             yield self.between("forward", target)
         else:
-            given = self.input_ids_of(id)
             not_compared = not given or not all(self.inputs.agrees(each) for each in given)
             yield Fault("forward", target, not_compared=not_compared)
 
@@ -359,7 +361,12 @@ class _Blame:
     def wrong_inputs_of(self, module: str, at: TensorId) -> list[TensorId]:
         """The wrong inputs of a module in a tensor's step and micro-batch."""
         ids = self.input_ids.get((at.step, at.microbatch, "activation", module), [])
-        return [i for i in ids if self.inputs.differs(i)]
+        return self.wrong_of(ids, at)
+
+    def wrong_of(self, given: Sequence[TensorId], at: TensorId) -> list[TensorId]:
+        """Those of `given` that differ, or explain a wrong output `at` by their order."""
+        differing = [id for id in given if self.inputs.differs(id)]
+        return differing or self.inputs.out_of_order(given, at)
 
     # Backward.
 
@@ -441,7 +448,3 @@ class _Blame:
 def _within(module: str, outer: str) -> bool:
     """Whether a module is `outer` or a part of it."""
     return not outer or module == outer or module.startswith(f"{outer}.")
-
-
-def _paths(id: TensorId) -> set[str]:
-    return {id.path, parameter_of(id)}

@@ -204,8 +204,9 @@ class _Description:
         both = self.rung.candidate, self.rung.reference
         match fault.phase:
             case "data":
-                cleared = self.clears_the_model()
-                return f"the data that {self.program} passes to its model is wrong{cleared}"
+                how = f": {fault.order}" if fault.order else ""
+                how += self.clears_the_model()
+                return f"the data that {self.program} passes to its model is wrong{how}"
             case "buffer":
                 modules = name_list([f.target or "the root module" for f in group], "module")
                 return f"the buffers are wrong after the forward of {modules}"

@@ -24,7 +24,14 @@ from pytest_trainsafe.judges.compare.declarations.suggest import MissingLayout
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judges.compare.fault.clause import Clause
 from pytest_trainsafe.judges.compare.fault.located import Located
-from pytest_trainsafe.judges.compare.localize.axes import Tried, necessary_axis, only_axis, parallel
+from pytest_trainsafe.judges.compare.localize.axes import (
+    OTHERWISE,
+    Shown,
+    Tried,
+    necessary_axis,
+    only_axis,
+    parallel,
+)
 from pytest_trainsafe.judges.compare.localize.blame import Fault, Stages, blame
 from pytest_trainsafe.judges.compare.localize.budget import (
     TESTS,
@@ -330,8 +337,8 @@ class Search:
         case = self.candidate.case
         late = False
 
-        def persists(point: Point) -> bool | None:
-            """Whether the first of `faults` occurs at a Point; None if that is unknown."""
+        def persists(point: Point) -> Shown:
+            """Whether the first of `faults` occurs at a Point."""
             nonlocal late
             if self.deadline.passed:
                 late = True
@@ -346,7 +353,8 @@ class Search:
                 return None
             trace = renumbered(trace, rung.reference)
             _, found = self.judge(replace(rung, candidate=trace))
-            return (faults[0].phase, faults[0].target) in {(f.phase, f.target) for f in found}
+            same = (faults[0].phase, faults[0].target) in {(f.phase, f.target) for f in found}
+            return OTHERWISE if found and not same else same
 
         axes = parallel(case.point, parallel_axes(case.point.mesh))
         if only := only_axis(case):

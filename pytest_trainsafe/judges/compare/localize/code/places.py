@@ -34,6 +34,7 @@ from pytest_trainsafe.judges.compare.localize.code.unheld import UnheldLines
 from pytest_trainsafe.judges.compare.localize.conditions import Condition, evaluations
 from pytest_trainsafe.judges.compare.localize.gradients import (
     adds_up,
+    before_gradients,
     never_reduced,
     not_of_others,
     once,
@@ -84,7 +85,8 @@ class Places(ProgramLines):
         self.reference = reference
         self.expected = set() if reference is None else writes_of(reference)
         self.reductions = self._reductions("gradients")
-        self.norms = self._reductions("norm")
+        early = before_gradients(candidate)
+        self.norms = [made for made in self._reductions("norm") if made.site not in early]
 
     def of_phase(self, phase: Phase, comparison: Comparison, targets: Iterable[str] = ()) -> Place:
         """The source line of a fault that is not in a module but in the program's own code.

@@ -22,6 +22,7 @@ from pytest_trainsafe.judges.compare.events import replacement, rewrite_key
 from pytest_trainsafe.judges.compare.explain.common_step import follow_a_factor
 from pytest_trainsafe.judges.compare.explain.held import parameter_of, unheld_in_both
 from pytest_trainsafe.judges.compare.localize.code.unheld import changed_between_forwards
+from pytest_trainsafe.judges.compare.localize.code.unreached import unreached
 from pytest_trainsafe.judges.compare.localize.conditions import Condition, Conditions, Steps
 from pytest_trainsafe.judges.compare.localize.gradients import lost
 from pytest_trainsafe.judges.compare.localize.inputs import Compared, Inputs, callers_of
@@ -72,7 +73,8 @@ class Fault:
     the reference, or never, or if PROGRAM runs the backward of fewer micro-batches.  `condition` is
     set if the module's forward runs under a condition under which the reference's does not.
     `after` is the last recorded module of a model whose own output was not recorded.  `order` says
-    in which order PROGRAM's data is divided, if that is wrong.
+    in which order PROGRAM's data is divided, if that is wrong.  `cut` is the module whose output no
+    gradient reaches.
     """
 
     phase: Phase
@@ -84,6 +86,7 @@ class Fault:
     condition: Condition = ""
     after: str = ""
     order: str = ""
+    cut: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +151,10 @@ class _Blame:
         if self.of("loss") and not (self.wrong_outputs_of(None) and forward):
             yield Fault("loss", PROGRAM)
         weights = [id for id in self.of("param_grad") if not self.explained(id, at_fault)]
-        if any(self.never_differentiated(id) for id in weights):
+        if any((id.step, id.microbatch) not in self.compared.differentiated for id in weights):
             yield Fault("backward", PROGRAM, uncalled="less")
+        elif cut := unreached(self.rung, weights, self.callers):
+            yield Fault("backward", cut.target, cut.target != cut.module, cut=cut.module)
         else:
             yield from (Fault("weights", id.path) for id in weights)
         yield from self.after_the_backward(at_fault)
@@ -175,8 +180,7 @@ class _Blame:
         if not given and (norm or any(id.kind in _STEPPED for id in self.wrong)):
             late += [id for id in self.lacking("main_grad") if id.path not in wrong]
         if given and not unclipped and self.comparison.compared["unclipped_grad"]:
-            # Correct before clipping, wrong after it.
-            yield Fault("norm", PROGRAM)
+            yield Fault("norm", PROGRAM)  # correct before clipping, wrong after it
         else:
             if clipped or not (norm and wrong):
                 yield from (Fault(self.phase_of(late), id.path) for id in late)
@@ -435,10 +439,6 @@ class _Blame:
         return any(_within(id.module, module) for module in at_fault) or (
             self.wrong_forward(id.module, id) or self.arrives_unrewritten(id.module, id)
         )
-
-    def never_differentiated(self, id: TensorId) -> bool:
-        """Whether the candidate has no gradient at all of the micro-batch of a parameter's `id`."""
-        return (id.step, id.microbatch) not in self.compared.differentiated
 
     def has_children(self, module: str) -> bool:
         """Whether a module calls other modules."""

@@ -41,8 +41,10 @@ from pytest_trainsafe.judges.compare.localize.budget import (
     LocatedBefore,
     budget_of,
 )
+from pytest_trainsafe.judges.compare.localize.code.experts import undeclared_experts
 from pytest_trainsafe.judges.compare.localize.code.lines import Place, has_whole_steps_only
 from pytest_trainsafe.judges.compare.localize.code.places import Places
+from pytest_trainsafe.judges.compare.localize.code.sharper import without_idle
 from pytest_trainsafe.judges.compare.localize.description import located
 from pytest_trainsafe.judges.compare.localize.gradients import reduced_before_step
 from pytest_trainsafe.judges.compare.localize.initial import initial, of_attribute, whole_steps
@@ -105,9 +107,13 @@ def localize(
         return initial(failed, rung.candidate)
     if first.where is None:
         return None
-    if has_whole_steps_only(rung.reference):
-        return whole_steps(failed, Places(rung.candidate, candidate.case.program, rung.reference))
     case = candidate.case
+    places = Places(rung.candidate, case.program, rung.reference)
+    if has_whole_steps_only(rung.reference):
+        return whole_steps(failed, places)
+    if text := undeclared_experts(rung.candidate, [f.where for f in failing]):
+        watch = places.does("watch")
+        return Located((("annotate", text),), watch.source, watch.clauses)
     family = family_of(case, rung, first)
     if (known := budget.known(family)) is not None:
         return _as_known(known)
@@ -294,7 +300,9 @@ class Search:
         program = self.candidate.case.program
         tried = self.axis(faults, rung)
         found = located(faults, comparison, rung, program, tried.text)
-        return replace(found, axis=tried.axis, not_axes=tried.stays, needs=tried.needs)
+        clauses = without_idle(rung.candidate, found.clauses, tried.stays)
+        found = replace(found, clauses=clauses, axis=tried.axis)
+        return replace(found, not_axes=tried.stays, needs=tried.needs)
 
     def rewritten(self) -> RungTraces:
         """A new rung: traces of Runs in which the tensors between modules are rewritten."""

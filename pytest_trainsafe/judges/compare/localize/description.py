@@ -228,11 +228,8 @@ class _Description:
                     f"the gradients of {parameters} are accumulated wrongly: each micro-batch's "
                     f"gradient agrees, but {lost(self.comparison, names)}"
                 )
-            case "reduction" if self.places.changed(self.comparison, names) is not None:
-                return (
-                    f"the gradients of {parameters} are changed between their backward and the "
-                    f"optimizer's step: {self.reduced(names)}"
-                )
+            case "reduction" if how := self.places.rescaled(self.comparison, names):
+                return f"the gradients of {parameters} {how}: {self.reduced(names)}"
             case "reduction" if over := never_reduced(self.rung.candidate, self.comparison, names):
                 return (
                     f"no reduction of the gradients of {parameters} over {over} was seen in the "

@@ -141,6 +141,36 @@ class Places(ProgramLines):
         own = (s for s in self._unexpected() if not s.user and s.name not in _SCALES)
         return next(own, None)
 
+    def omitted(self, comparison: Comparison, targets: Iterable[str]) -> Site | None:
+        """The reference's line that scales gradients by the factor that those of `targets` lack.
+
+        `targets` has the paths of parameters.  The candidate has no such line: it does not divide
+        by the number of samples, for example, or by the scale of the loss.
+        """
+        patterns = _patterns(comparison, ("unclipped_grad", "main_grad"), {*targets})
+        factor = next((pattern.factor for pattern in patterns if pattern.factor), 0.0)
+        own = {(site.at, site.name) for site in self.sites if site.what == "write"}
+        lines = (site for site in self.expected if site.what == "write" and site.factor)
+        return next(
+            (
+                site
+                for site in sorted(lines, key=lambda each: each.at)
+                if (site.at, site.name) not in own and abs(site.factor * factor - 1) <= _NEAR
+            ),
+            None,
+        )
+
+    def rescaled(self, comparison: Comparison, targets: Sequence[str]) -> str:
+        """What a line does, or should do, with the gradients of `targets`; "" if none is at fault.
+
+        The words follow "the gradients".
+        """
+        if self.changed(comparison, targets) is not None:
+            return "are changed between their backward and the optimizer's step"
+        if self.omitted(comparison, targets) is not None:
+            return "lack a factor that a line of the reference gives them, which does not run here"
+        return ""
+
     def _multiplies(self, patterns: Iterable[Pattern]) -> Site | None:
         """The line that multiplies gradients by the factor of the first pattern that has one."""
         factor = next((pattern.factor for pattern in patterns if pattern.factor), 0.0)
@@ -263,6 +293,10 @@ class Places(ProgramLines):
         targets = [*targets]
         if (changed := self.changed(comparison, targets)) is not None:
             return self.written(changed)
+        if (omitted := self.omitted(comparison, targets)) is not None:
+            return self.place(
+                omitted, f"changes gradients by {omitted.name} in the reference alone"
+            )
         if axis := never_reduced(self.candidate, comparison, targets):
             return self._unsynced(axis)
         patterns = [f.pattern for f in comparison.findings if f.pattern and f.verdict == "fail"]

@@ -51,6 +51,7 @@ class Cast(msgspec.Struct, frozen=True, tag="cast"):
 class Settings(msgspec.Struct, frozen=True, tag="settings", omit_defaults=True):
     """The settings of one group of an optimizer's parameters, after the program.
 
+    With a `step`, they are those with which the first optimizer of this step stepped.
     `values` has each number as `repr(float)`, each switch as "True" or "False", and the numbers of
     a tuple with spaces between them.  `parameters` names the model's parameters in the group; it is
     empty if the optimizer holds others, such as flat copies.
@@ -58,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, tag="settings", omit_defaults=True):
 
     values: dict[Text, Text]
     parameters: tuple[Text, ...] = ()
+    step: Step | None = None
 
 
 #: Names of parameters.

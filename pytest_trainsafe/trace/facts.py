@@ -117,10 +117,12 @@ class Overwritten(msgspec.Struct, frozen=True, tag="overwritten", omit_defaults=
     `hashes` maps the names of watched parameters to hashes of these values on the rank.
     `unwritten` names those whose memory no operation wrote in place: the values of another tensor,
     such as `torch.randn` made, or memory that holds nothing yet, as of `torch.empty`.
+    `since` names those that the program changed in place between `ctx.initialize` and `ctx.watch`.
     """
 
     hashes: dict[Text, Text]
     unwritten: _Names = ()
+    since: _Names = ()
 
 
 class Changed(msgspec.Struct, frozen=True, tag="changed", omit_defaults=True):

@@ -57,7 +57,7 @@ class Recorder:
         self.default = ProgramDefault(own)
         self.draws = Draws(self.default)
         self.beside = Beside(self.spec, writer)
-        self.left = Left(self.spec, writer)
+        self.left = Left(self.spec, self.clock, writer)
         self.casts = CastWatch(own) if self.spec.watch_casts else None
         self.sites = Sites(writer)
         self.modes = Modes(self.sites)

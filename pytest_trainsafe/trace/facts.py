@@ -51,6 +51,7 @@ class Cast(msgspec.Struct, frozen=True, tag="cast"):
 class Settings(msgspec.Struct, frozen=True, tag="settings", omit_defaults=True):
     """The settings of one group of an optimizer's parameters, after the program.
 
+    With a `step`, they are those with which the first optimizer of this step stepped.
     `values` has each number as `repr(float)`, each switch as "True" or "False", and the numbers of
     a tuple with spaces between them.  `parameters` names the model's parameters in the group; it is
     empty if the optimizer holds others, such as flat copies.
@@ -58,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, tag="settings", omit_defaults=True):
 
     values: dict[Text, Text]
     parameters: tuple[Text, ...] = ()
+    step: Step | None = None
 
 
 #: Names of parameters.
@@ -115,10 +117,12 @@ class Overwritten(msgspec.Struct, frozen=True, tag="overwritten", omit_defaults=
     `hashes` maps the names of watched parameters to hashes of these values on the rank.
     `unwritten` names those whose memory no operation wrote in place: the values of another tensor,
     such as `torch.randn` made, or memory that holds nothing yet, as of `torch.empty`.
+    `since` names those that the program changed in place between `ctx.initialize` and `ctx.watch`.
     """
 
     hashes: dict[Text, Text]
     unwritten: _Names = ()
+    since: _Names = ()
 
 
 class Changed(msgspec.Struct, frozen=True, tag="changed", omit_defaults=True):
@@ -312,6 +316,7 @@ What = Literal[
     "watch",
     "group",
     "clear",
+    "early",
     "sync",
     "no_sync",
 ]
@@ -407,8 +412,9 @@ class Site(msgspec.Struct, frozen=True, tag="site", omit_defaults=True):
     constructs the optimizer, "stepper" defines the step of a class of optimizers that is the
     program's own, "steps" a function that this step calls, and "wrapper" constructs a wrapper that
     reduces gradients; "mode" puts a module into evaluation mode; "watch" calls ctx.watch; "group"
-    makes a process group; "clear" clears gradients between two backwards of a step; "sync" calls a
-    DistributedDataParallel so that its backward reduces gradients, and "no_sync" calls its no_sync.
+    makes a process group; "clear" clears gradients between two backwards of a step, and "early"
+    changes them there in another way; "sync" calls a DistributedDataParallel so that its backward
+    reduces gradients, and "no_sync" calls its no_sync.
     `at` is the innermost line outside of torch, "" for a "mode" whose line is not known.  `user`
     is the innermost line of the user's own code, if `at` is in an installed package.  `name` is
     the constructed class, the operation, or the module's path.  `factor` is the number by which a

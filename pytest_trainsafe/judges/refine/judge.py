@@ -16,7 +16,7 @@ from pytest_trainsafe.errors import ArgumentTypeError
 from pytest_trainsafe.judges.refine.certificate.content import Certificate
 from pytest_trainsafe.judges.refine.certificate.write import certificate_of, joined
 from pytest_trainsafe.judges.refine.errors import CannotSayError
-from pytest_trainsafe.judges.refine.graphs.graph import Graph
+from pytest_trainsafe.judges.refine.graphs.graph import Graph, Node
 from pytest_trainsafe.judges.refine.graphs.load import graph_of
 from pytest_trainsafe.judges.refine.graphs.symbols import read_from_tensors
 from pytest_trainsafe.judges.refine.layouts import layouts
@@ -29,6 +29,7 @@ from pytest_trainsafe.judges.refine.problem.declared import (
 from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.problem.valuations import Symbols, symbols
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
+from pytest_trainsafe.judges.refine.relations.relation import Relation
 from pytest_trainsafe.judges.refine.search.nearest import Nearest
 from pytest_trainsafe.judges.refine.solver.workers import Limits, said
 
@@ -200,13 +201,16 @@ def _pattern(found: Refutation) -> Pattern | None:
         name, relation = unreduced
         axis = next(step.axis for step in relation.steps if step.kind == "sum")
         over = axis or "the micro-batches"
-        return Pattern(
-            "partial sum",
-            f"{name} equals the {relation}",
-            axis,
-            f"an all-reduce over {over} is missing",
-            short=f"partial sums over {over}, all-reduce missing",
-        )
+        cause = f"an all-reduce over {over} is missing"
+        short = f"partial sums over {over}, all-reduce missing"
+        if (early := _before_reduction(found, relation)) is not None:
+            at = f" at {early.source}" if early.source else ""
+            cause = (
+                f"each rank applies {early.short} to its own term{at}, before the all-reduce over "
+                f"{over}: what it adds there is added by every rank"
+            )
+            short = f"{early.short} before the all-reduce over {over}"
+        return Pattern("partial sum", f"{name} equals the {relation}", axis, cause, short=short)
     if found.nearest is not None:
         return Pattern(
             "scaled",
@@ -215,6 +219,30 @@ def _pattern(found: Refutation) -> Pattern | None:
             factor=float(1 / found.nearest.factor),
         )
     return None
+
+
+def _before_reduction(found: Refutation, relation: Relation) -> Node | None:
+    """The operator of a rank, like the refuted one, that takes a term before it is reduced.
+
+    None unless every rank that has such an operator reduces its result, and no rank the term.
+    """
+    early: list[Node] = []
+    for graph in found.problem.ranks:
+        reduced = {name for each in graph.nodes if _reduces(each) for name in each.inputs}
+        taking = [
+            node
+            for node in graph.nodes
+            if node.short == found.operator.short and {*relation.names} & {*node.inputs}
+        ]
+        if {*relation.names} & reduced or not any(node.name in reduced for node in taking):
+            return None
+        early += [node for node in taking if node.name in reduced]
+    return early[0] if early else None
+
+
+def _reduces(node: Node) -> bool:
+    """Whether a node sums tensors of ranks."""
+    return node.short.rpartition(".")[2].startswith("all_reduce")
 
 
 def _cause_of_factor(found: Nearest, mesh: RankMesh) -> str:

@@ -148,7 +148,8 @@ def write_overwritten(
     if found:
         hashes = {name: each.own for name, each in found.items()}
         unwritten = tuple(name for name, each in found.items() if not each.written)
-        writer.add(Overwritten(hashes, unwritten))
+        since = tuple(n for n, each in found.items() if version_of(parameters[n]) != each.version)
+        writer.add(Overwritten(hashes, unwritten, since))
 
 
 def _statistics(std: Std, name: str, shape: tuple[int, ...]) -> tuple[float, float]:

@@ -2,19 +2,22 @@
 
 Gradients that nobody clears, settings of the optimizer, weights that change after the last step,
 and numbers that modules and optimizers count: a bug in them shows in later steps only.  Also the
-marks that it set on parameters.
+settings with which the optimizer steps, and the marks that the program set on parameters.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
 from pytest_trainsafe.core.usage import first_few
+from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.tensors import local_values
 from pytest_trainsafe.record.training.optimizer import groups, names_of_held, stepping
 from pytest_trainsafe.record.training.unheld import unheld
@@ -38,7 +41,9 @@ _SWITCHES = frozenset(
 class Left:
     """What one rank's program leaves behind."""
 
-    def __init__(self, spec: RunSpec, writer: RankWriter) -> None:
+    def __init__(self, spec: RunSpec, clock: Clock, writer: RankWriter) -> None:
+        self._clock = clock
+        self._settled: set[int] = set()
         # Runs that only measure need no notes.
         self._measures = bool(spec.perturbation)
         self._notes = not (self._measures or spec.rewrite or spec.record == "sketch")
@@ -62,6 +67,18 @@ class Left:
         named += [(f"optimizer {type(one).__name__}", one) for one in stepping(optimizer)]
         self._owners = dict(named[:MAX_OWNERS])
         self._counted = {name: _numbers(owner) for name, owner in self._owners.items()}
+        for one in stepping(optimizer):
+            # A subclass may not call Optimizer.__init__, and then has no hooks.
+            with contextlib.suppress(AttributeError):
+                one.register_step_pre_hook(self._before_step)
+
+    def _before_step(self, *_: object) -> None:
+        """Writes the settings with which the optimizers step, once for each step."""
+        step = self._clock.step
+        if step is not None and step not in self._settled:
+            self._settled.add(step)
+            for each in settings(self._optimizer, self._parameters):
+                self._writer.add(msgspec.structs.replace(each, step=step))
 
     def finish(self, changed: Callable[[], Sequence[str]]) -> None:
         """After the program, writes what it leaves.

@@ -3,7 +3,8 @@
 Such lines reduce, scale or clip gradients.  Lines that change parameters are kept as well; they
 matter only if a forward follows in the same step (`conditions.py`), or if no optimizer holds the
 parameters (`unheld.py`).  Lines that clear gradients are recorded if another backward follows in
-the same step: they lose what was accumulated.  Used in the Runs of a localisation only, because
+the same step: they lose what was accumulated; lines that change them before it are marked so, since
+micro-batches then have different weights.  Used in the Runs of a localisation only, because
 every operation then costs a Python call.
 """
 
@@ -58,8 +59,9 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._weights: set[int] | None = None
         self._found: dict[Site, None] = {}
         self._noted: set[Site] = set()
-        #: The lines that cleared gradients, and the micro-batches that had a backward before.
-        self._cleared: dict[Site, int] = {}
+        #: The lines that cleared or changed gradients, and how many micro-batches had a backward
+        #: before.
+        self._early: dict[Site, int] = {}
         self._watched = {id(parameter) for parameter in self._parameters}
         if origins is not None:
             origins.on_cleared = self._on_cleared
@@ -80,13 +82,13 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def forget(self) -> None:
         """Forgets the lines that changed parameters in the step that ends now.
 
-        These changes are the optimizer's update.  Records the lines that cleared gradients before
-        a later backward of the step.
+        These changes are the optimizer's update.  Records the lines that cleared or changed
+        gradients before a later backward of the step.
         """
-        for site, before in self._cleared.items():
+        for site, before in self._early.items():
             if before < self._clock.differentiated:
                 self._sites.add(site)
-        self._cleared.clear()
+        self._early.clear()
         self._found.clear()
         self._weights = None
 
@@ -135,12 +137,16 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._clock.differentiated and not self._clock.stepping:
             site = self._sites.here("clear")
             if site is not None:
-                self._cleared.setdefault(site, self._clock.differentiated)
+                self._early.setdefault(site, self._clock.differentiated)
 
     def _note(self, name: str, args: Sequence[Any]) -> None:
         """Records the line of an operation on gradients, with the factor of its first time."""
         site = self._sites.here("write", name)
-        if site is None or site in self._noted or (site.user and self._clock.open is not None):
+        if site is None or (site.user and self._clock.open is not None):
+            return
+        early = msgspec.structs.replace(site, what="early")
+        self._early.setdefault(early, self._clock.differentiated)
+        if site in self._noted:
             return
         self._noted.add(site)
         self._sites.add(msgspec.structs.replace(site, factor=_factor(name, args)))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pytest_trainsafe.core.layout import Partial
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.compare import compare
@@ -16,7 +17,7 @@ from pytest_trainsafe.judges.compare.explain.common_factor import reference_clip
 from pytest_trainsafe.judges.compare.factor import factor_cause
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.rung import RungTraces
-from tests.support.compare.clipped_traces import LIMIT, NORM, both, norm_wrong, rung
+from tests.support.compare.clipped_traces import LIMIT, NORM, both, clipped, norm_wrong, rung
 from tests.support.compare.traces import SINGLE, Edit, Record, only, training, write
 
 TP = Point.of(tp=2)
@@ -68,6 +69,29 @@ def test_norms_of_the_ranks_parts_are_recognised_by_the_sum_of_their_squares(
         other = judged(rung(tmp_path / f"{norms[0]}", TP, norm_wrong(norms))).factor
         assert other is not None
         assert other.unsummed == ""
+
+
+@pytest.mark.parametrize(("shares", "apart"), [((0.7, 0.3), 0), ((0.7, 0.5), 1)])
+def test_terms_that_each_rank_scales_by_its_own_factor_are_explained_if_they_add_up_without_it(
+    tmp_path: Path, shares: tuple[float, float], apart: int
+) -> None:
+    """As DTensor's gradients of norms are, which its ranks hold as terms until a step sums them."""
+
+    def terms(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        return record.tensor.to(part.dtype) * shares[at["tp"]]
+
+    whole = rung(tmp_path / "whole", TP, norm_wrong({0: 0.6, 1: 0.8}))
+    edit = both(only("main_grad", "norm.weight", terms), norm_wrong({0: 0.6, 1: 0.8}))
+    records = [
+        dataclasses.replace(record, layout=(Partial("tp"),))
+        if (record.id.kind, record.id.path) == ("main_grad", "norm.weight")
+        else record
+        for record in clipped("float64", rung_named("float64").epsilon / 8, 3)
+    ]
+    candidate = write(tmp_path / "terms", records, TP, "float64", edit)
+    factor = judged(dataclasses.replace(whole, candidate=candidate)).factor
+    assert factor is not None
+    assert (len(factor.scaled), len(factor.apart), factor.unsummed) == (4 - apart, apart, "tp")
 
 
 def by_own_norm(folder: Path, point: Point, axes: tuple[str, ...]) -> Edit:

@@ -18,12 +18,18 @@ from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.guards.later_steps import Apart
 from pytest_trainsafe.judges.compare.ladder.facts import begins, facts_of
-from pytest_trainsafe.judges.compare.ladder.known_setting import is_setting, of_settings
+from pytest_trainsafe.judges.compare.ladder.known_setting import (
+    is_setting,
+    of_settings,
+    with_known_setting,
+)
 from pytest_trainsafe.judges.compare.ladder.left_out import left_out
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
+from pytest_trainsafe.trace.facts import Settings as Used
+from pytest_trainsafe.trace.reader import Trace
 from tests.support.compare.traces import Record, training, write
 
 
@@ -182,3 +188,40 @@ def test_a_setting_of_all_wrong_updates_and_of_no_others_is_their_cause(
     assert follows.pattern is None
     assert other.pattern is None
     assert (update.pattern is not None and is_setting(update.pattern)) == named
+
+
+def scheduled(folder: Path, *rates: str) -> Trace:
+    """A trace whose optimizer steps with each of `rates`, and keeps the last one."""
+    notes = [Used({"lr": rate}, ("up.weight",), step) for step, rate in enumerate(rates)]
+    last = Used({"lr": rates[-1]}, ("up.weight",))
+    return write(folder, training()[:1], notes=[*notes, last])
+
+
+def test_a_setting_that_differs_in_the_wrong_step_alone_is_named(tmp_path: Path) -> None:
+    """As a schedule that steps twice and ends at the same value."""
+    ours = scheduled(tmp_path / "ours", "0.025", "0.075", "0.1")
+    theirs = scheduled(tmp_path / "theirs", "0.025", "0.05", "0.1")
+    rung = RungTraces("float64", ours, theirs, theirs)
+    later = [wrong(1, "update", 1.5), wrong(2, "update", 1.25)]
+    comparison = Comparison("float64", later)
+    with_known_setting(rung, comparison)
+    first, _ = comparison.findings
+    assert first.pattern is not None
+    assert first.pattern.cause == "the optimizer's setting lr is 0.075, in the reference 0.05"
+
+    right = Comparison("float64", [wrong(0, "update", 1.5)])
+    with_known_setting(rung, right)
+    assert right.findings[0].pattern is not None
+    assert not is_setting(right.findings[0].pattern)
+
+
+def test_a_setting_of_the_wrong_step_is_said_to_be_and_not_to_end_at_a_value(
+    tmp_path: Path,
+) -> None:
+    ours = scheduled(tmp_path / "ours", "0.075", "0.1")
+    theirs = scheduled(tmp_path / "theirs", "0.05", "0.1")
+    comparison = Comparison("float64", [wrong(0, "update")])
+    with_known_setting(RungTraces("float64", ours, theirs, theirs), comparison)
+    pattern = comparison.findings[0].pattern
+    assert pattern is not None
+    assert pattern.cause == "the optimizer's setting lr is 0.075, in the reference 0.05"

@@ -37,6 +37,26 @@ def test_a_missing_all_reduce_is_a_finding_with_the_pattern_of_the_compare_judge
     assert raised.value.line.startswith("aten.add at mlp.py:5")
 
 
+EARLY = RANK.replace("all_reduce.default(mm_1", "all_reduce.default(early").replace(
+    "        all_reduce:",
+    '        early: "f32[4, 6]" = torch.ops.aten.add.Tensor(x, mm_1)\n        all_reduce:',
+)
+EARLY = EARLY.replace("add.Tensor(x, wait)", "clone.default(wait)")
+
+
+def test_what_each_rank_adds_before_the_all_reduce_is_not_told_as_a_missing_all_reduce():
+    with pytest.raises(TrainsafeFailure) as raised:
+        assert_refines(SEQUENTIAL, [EARLY, EARLY], RELATION)
+    (finding,) = raised.value.findings
+    assert finding.pattern is not None
+    assert finding.pattern.cause == (
+        "each rank applies aten.add to its own term, before the all-reduce over tp: what it adds "
+        "there is added by every rank"
+    )
+    assert "is missing" not in finding.pattern.cause
+    assert (finding.pattern.name, finding.pattern.axis) == ("partial sum", "tp")
+
+
 def test_a_wrong_scale_is_a_finding_with_its_factor():
     sequential = SEQUENTIAL.replace("return (index,)", "return (mm_1,)")
     rank = RANK.replace("'sum'", "'avg'").replace("return (index,)", "return (wait,)")

@@ -13,6 +13,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.model.initialize import default_std, fill
+from pytest_trainsafe.trace.facts import Overwritten
 
 BY_COLUMN: dict[str, Any] = {"parameters": {"weight": {"tp_dim": 1}, "bias": {"tp_dim": 0}}}
 
@@ -99,6 +100,24 @@ def test_ctx_watch_accepts_parameters_with_the_same_annotations_or_changed_since
 
     record(train, point={"tp": 1 if how == "one rank" else 2})
     assert accepted == [how]
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_parameters_that_change_between_ctx_initialize_and_ctx_watch_are_recorded(
+    record: Any, changes: bool
+) -> None:
+    def train(ctx: Context) -> None:
+        model = nn.Linear(3, 4)
+        ctx.initialize(model)
+        if changes:
+            with torch.no_grad():
+                model.weight.mul_(2.0)
+        ctx.watch(model)
+        with ctx.step(), ctx.microbatch(0):
+            model(torch.ones(1, 3)).sum().backward()
+
+    [event] = record(train).trace.ranks[0].events_of(Overwritten)
+    assert event.since == (("weight",) if changes else ())
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,8 @@ def test_the_settings_after_the_last_schedule_are_recorded(record: Any) -> None:
             optimizer.step()
         schedule.step()
 
-    [group] = record(train).trace.ranks[0].events_of(Settings)
+    stepped, left = record(train).trace.ranks[0].events_of(Settings)
 
-    assert group.parameters == ("weight", "bias")
-    assert group.values["lr"] == "0.25"
+    assert stepped.parameters == left.parameters == ("weight", "bias")
+    assert (stepped.step, stepped.values["lr"]) == (0, "0.5")
+    assert (left.step, left.values["lr"]) == (None, "0.25")

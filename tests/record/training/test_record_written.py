@@ -100,6 +100,16 @@ def test_a_factor_that_differs_in_each_step_is_recorded_once(record: Any) -> Non
     assert [site.factor for site in found] == [2.0]
 
 
+@pytest.mark.parametrize(("place", "found"), [("inside", ["div_"]), ("after", [])])
+def test_a_change_before_a_later_backward_of_the_step_is_marked_so(
+    record: Any, place: str, found: list[str]
+) -> None:
+    run = record(train(**{place: divide}), rewrite=REWRITE)
+    early = [site for site in run.rank.events_of(Site) if site.what == "early"]
+    assert [site.name for site in early] == found
+    assert {site.at for site in early} <= {site.at for site in writes(run)}
+
+
 def test_a_training_that_changes_no_gradient_records_no_line(record: Any) -> None:
     assert writes(record(train(), rewrite=REWRITE)) == []
 

@@ -16,9 +16,10 @@ import msgspec
 import torch
 
 from pytest_trainsafe.align.logical import free_axes, logical_tensor, parts_of
-from pytest_trainsafe.align.merge import merge
+from pytest_trainsafe.align.merge import Merged, merge
 from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.layout import Partial
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
@@ -71,6 +72,7 @@ def common_factor(rung: RungTraces, comparison: Comparison) -> Factor | None:
     if factors is None:
         return None
     scaled = tuple(id for id, parts in ratios.items() if _fit(parts, factors))
+    scaled = tuple(id for id in wrong if id in scaled or _sums_scaled_terms(rung, id, factors))
     if len(scaled) < LEAST or not _others_allow(rung, comparison, step, factors):
         return None
     apart = tuple(id for id in wrong if id not in scaled)
@@ -167,6 +169,35 @@ def _alike(one: Ratio, other: Ratio) -> bool:
 
 def _fit(parts: Mapping[int, Ratio], factors: Mapping[int, float]) -> bool:
     return all(part.fits(factors[rank]) for rank, part in parts.items())
+
+
+def _sums_scaled_terms(rung: RungTraces, id: TensorId, factors: Mapping[int, float]) -> bool:
+    """Whether a gradient is right once each rank's term of it is divided by the rank's factor.
+
+    The ranks' terms of one gradient have different factors if each rank clips by its own norm.
+    """
+    found = reference_of(rung, id)
+    if found is None or not is_whole(rung.candidate, id):
+        return False
+    if not any(
+        isinstance(p, Partial) for part in parts_of(rung.candidate, id) for p in part.layout
+    ):
+        return False
+    merged = _divided(rung, id, found[0], factors).whole
+    return merged is not None and norm((merged - found[0]).numpy()) <= found[1]
+
+
+def _divided(
+    rung: RungTraces, id: TensorId, reference: torch.Tensor, factors: Mapping[int, float]
+) -> Merged:
+    """A gradient of which each rank's part is divided by the rank's factor."""
+    parts = [
+        msgspec.structs.replace(part, tensor=part.tensor.double() / (factors[part.rank] or 1.0))
+        for part in parts_of(rung.candidate, id)
+        if part.rank in factors
+    ]
+    sizes, shape = rung.candidate.sizes, tuple(reference.shape)
+    return merge(parts, sizes, shape=shape, free_axes=free_axes(id), where=id, numbers=rung.numbers)
 
 
 def _wrong_gradients(comparison: Comparison) -> list[TensorId]:
@@ -341,16 +372,7 @@ def _explained(rung: RungTraces, finding: Finding, factor: Factor) -> Finding:
     if found is None:
         return finding
     reference, allowed = found
-    parts = [
-        msgspec.structs.replace(
-            part, tensor=part.tensor.double() / (factor.factors[part.rank] or 1.0)
-        )
-        for part in parts_of(rung.candidate, finding.where)
-        if part.rank in factor.factors
-    ]
-    where, sizes, shape = finding.where, rung.candidate.sizes, tuple(reference.shape)
-    free, numbers = free_axes(where), rung.numbers
-    merged = merge(parts, sizes, shape=shape, free_axes=free, where=where, numbers=numbers)
+    where, merged = finding.where, _divided(rung, finding.where, reference, factor.factors)
     if merged.whole is None:
         return finding
     judged = TensorJudgement("norm", "", 0.0, 0.0, 0.0, rounding=allowed)

@@ -117,14 +117,15 @@ def different_settings(candidate: Trace, reference: Trace) -> list[str]:
     return _limited(sentences, "settings")
 
 
-def settings_apart(candidate: Trace, reference: Trace) -> list[Apart]:
+def settings_apart(candidate: Trace, reference: Trace, step: int | None = None) -> list[Apart]:
     """The settings that both sides have after the program, with other values for the same
     parameters.
 
+    With a `step`, those with which the optimizers step in it.
     If one side's optimizer holds other tensors than the model's parameters, values are compared
     without regard to who has them.
     """
-    ours, theirs = _by_setting(candidate), _by_setting(reference)
+    ours, theirs = _by_setting(candidate, step), _by_setting(reference, step)
     found: dict[tuple[str, str, str], list[str]] = {}
     for key in sorted(ours.keys() & theirs.keys()):
         mine, other = ours[key], theirs[key]
@@ -140,10 +141,10 @@ def settings_apart(candidate: Trace, reference: Trace) -> list[Apart]:
     ]
 
 
-def _by_setting(trace: Trace) -> dict[str, _Values]:
+def _by_setting(trace: Trace, step: int | None) -> dict[str, _Values]:
     found: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for rank in trace.ranks:
-        for group in rank.events_of(Settings):
+        for group in (each for each in rank.events_of(Settings) if each.step == step):
             for key, value in group.values.items():
                 for name in group.parameters or ("",):
                     found[key][name].add(value)

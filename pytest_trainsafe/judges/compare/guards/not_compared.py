@@ -60,10 +60,15 @@ def not_compared(rung: RungTraces, comparison: Comparison) -> list[str]:
         if not is_local(id, local) and not is_compiled(id, compiled)
     }
     notes += _one_sided(lacking, "reference", "candidate", last)
-    if count := comparison.local.total():
+    if count := comparison.local.total() - comparison.local["param_grad"]:
         notes.append(
             f"not compared: {count} of the reference's tensors, which annotations declare local "
             "(without a counterpart) at this Point"
+        )
+    if count := comparison.local["param_grad"]:
+        notes.append(
+            f"not compared: {count} micro-batch gradients without a counterpart at this Point, as "
+            "an expert's contain tokens of other ranks. Those of whole steps are compared"
         )
     if dealt := comparison.dealt:
         names = name_list([*dealt], "parameter")

@@ -27,18 +27,22 @@ _THE_SETTING = "the optimizer's setting "
 
 def with_known_setting(rung: RungTraces, comparison: Comparison) -> None:
     """Replace the causes of wrong updates in `comparison` by the setting that explains them."""
-    if any(map(_is_update, comparison.findings)):
-        apart = settings_apart(rung.candidate, rung.reference)
+    steps = [f.where.step for f in comparison.findings if f.where is not None and _is_update(f)]
+    if steps:
         groups = (group for rank in rung.candidate.ranks for group in rank.events_of(Settings))
         held = frozenset(name for group in groups for name in group.parameters)
-        comparison.findings[:] = of_settings(comparison.findings, apart, held)
+        for step in (min(steps), None):
+            apart = settings_apart(rung.candidate, rung.reference, step)
+            known = of_settings(comparison.findings, apart, held, ends=step is None)
+            comparison.findings[:] = known
 
 
 def of_settings(
-    findings: Iterable[Finding], apart: Sequence[Apart], held: Collection[str]
+    findings: Iterable[Finding], apart: Sequence[Apart], held: Collection[str], ends: bool = True
 ) -> list[Finding]:
     """The findings; an update that a setting that differs explains has this as its cause.
 
+    `ends` says that the settings are those after the program, and not those of the wrong step.
     `held` has the parameters that the optimizer holds: others, such as an average of the weights,
     only follow.
     """
@@ -47,7 +51,7 @@ def of_settings(
     # A wrong gradient makes a wrong update whatever the settings are.
     explained = not wrong & _failing(found, "main_grad")
     same = [each for each in apart if explained and {*each.names} == wrong]
-    return [_known(finding, apart, same) for finding in found]
+    return [_known(finding, apart, same, " ends at" if ends else " is") for finding in found]
 
 
 def is_setting(pattern: Pattern) -> bool:
@@ -65,9 +69,12 @@ def _is_update(finding: Finding) -> bool:
     return bool(_failing([finding], "update"))
 
 
-def _known(finding: Finding, apart: Sequence[Apart], same: Sequence[Apart]) -> Finding:
-    """The finding with its cause; `same` are settings that differ for all wrong updates alone."""
-    if not _is_update(finding):
+def _known(finding: Finding, apart: Sequence[Apart], same: Sequence[Apart], has: str) -> Finding:
+    """The finding with its cause; `same` are settings that differ for all wrong updates alone.
+
+    `has` are the words between a setting and its value.
+    """
+    if not _is_update(finding) or (finding.pattern is not None and is_setting(finding.pattern)):
         return finding
     assert finding.where is not None
     factor = 0.0 if finding.pattern is None else finding.pattern.factor
@@ -78,7 +85,8 @@ def _known(finding: Finding, apart: Sequence[Apart], same: Sequence[Apart]) -> F
             return _caused(finding, each.key, text)
     own_same = [each for each in same if finding.where.path in each.names]
     if own_same and (finding.pattern is None or factor):
-        texts = [f"{s.key} ends at {s.here}, in the reference at {s.there}" for s in own_same]
+        other = " at" if has.endswith(" at") else ""
+        texts = [f"{s.key}{has} {s.here}, in the reference{other} {s.there}" for s in own_same]
         keys = " and another ".join(each.key for each in own_same)
         return _caused(finding, keys, "; ".join(texts))
     return finding

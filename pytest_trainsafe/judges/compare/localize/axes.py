@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from pytest_trainsafe.core.mesh.sweep_axes import parallel_axes
 from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.validity import invalid
+
+#: What a Point without an axis shows if other tensors are wrong there than those of the fault.
+OTHERWISE: Final = "otherwise"
+
+#: Whether a fault occurs at a Point; None if that is unknown.
+Shown = bool | Literal["otherwise"] | None
 
 #: Axes that require another axis.
 NEEDS = {"sp": "tp", "vpp": "pp"}
@@ -69,39 +76,47 @@ class Tried:
     needs: tuple[str, ...] = ()
 
 
-def necessary_axis(case: Case, axes: list[str], persists: Callable[[Point], bool | None]) -> Tried:
+def necessary_axis(case: Case, axes: list[str], persists: Callable[[Point], Shown]) -> Tried:
     """The axis without which the fault does not occur.
 
-    `persists(point)` returns whether the fault occurs at a Point, None if that is unknown.
+    `persists(point)` returns whether the fault occurs at a Point.  An axis without which something
+    else is wrong is not said to be necessary: it may be the same fault.
     """
     values: Mapping[str, AxisValue] = dict(case.point)
     gone: list[str] = []
     stays: list[str] = []
+    otherwise: list[str] = []
     for axis in axes:
         role = case.point.mesh.role(axis)
         if any(NEEDS.get(name) == role for name in gone):
             continue  # without this axis, the other one would be removed too
         point = without(case, axis)
         there = None if point is None else persists(point)
-        if there is not None:
+        if there == OTHERWISE:
+            otherwise.append(axis)
+        elif there is not None:
             (stays if there else gone).append(axis)
 
     def at(axis: str) -> str:
         """The axis with the value at which it has no effect, as in `tp=1`."""
         return f"{axis}={trivial(axis, values[axis])}"
 
-    if not gone and (smaller := _at_smaller_point(case, axes, stays, persists)):
+    if not gone and not otherwise and (smaller := _at_smaller_point(case, axes, stays, persists)):
         found, removed = smaller
         also = f"; at {at(removed)} it is still there"
         return replace(found, text=found.text + also, stays=(*stays, *found.stays))
+    others = " and ".join(f"at {at(axis)}" for axis in otherwise)
+    besides = f"{others} something is wrong as well, but not the same" if otherwise else ""
     if not gone:
         tried = " and ".join(f"at {at(axis)}" for axis in stays)
-        text = f"no single axis: the fault also occurs {tried}" if tried else ""
-        return Tried("", text, tuple(stays))
+        text = f"the fault also occurs {tried}" if tried else ""
+        text = "; ".join(each for each in (text, besides) if each)
+        return Tried("", f"no single axis: {text}" if text else "", tuple(stays))
     if len(gone) == 1:
         also = " and ".join(f"at {at(axis)}" for axis in stays)
         text = f"{gone[0]}: at {at(gone[0])} the fault is gone"
         text = f"{text}, {also} it is still there" if also else text
+        text = f"{text}; {besides}" if besides else text
         return Tried(gone[0], text + _splits(gone, case.point), tuple(stays))
     every = "both" if len(gone) == 2 else "all"
     lacking = " or ".join(f"without {axis}" for axis in gone)
@@ -110,7 +125,7 @@ def necessary_axis(case: Case, axes: list[str], persists: Callable[[Point], bool
 
 
 def _at_smaller_point(
-    case: Case, axes: list[str], stays: list[str], persists: Callable[[Point], bool | None]
+    case: Case, axes: list[str], stays: list[str], persists: Callable[[Point], Shown]
 ) -> tuple[Tried, str] | None:
     """What is found where an axis is removed without which the fault stays, and that axis.
 

@@ -22,6 +22,7 @@ from pytest_trainsafe.judges.compare.events import replacement, rewrite_key
 from pytest_trainsafe.judges.compare.explain.common_step import follow_a_factor
 from pytest_trainsafe.judges.compare.explain.held import parameter_of, unheld_in_both
 from pytest_trainsafe.judges.compare.localize.code.unheld import changed_between_forwards
+from pytest_trainsafe.judges.compare.localize.code.unreached import unreached
 from pytest_trainsafe.judges.compare.localize.conditions import Condition, Conditions, Steps
 from pytest_trainsafe.judges.compare.localize.gradients import lost
 from pytest_trainsafe.judges.compare.localize.inputs import Compared, Inputs, callers_of
@@ -71,7 +72,9 @@ class Fault:
     not compared may be wrong instead.  `uncalled` is set if the module is called less often than in
     the reference, or never, or if PROGRAM runs the backward of fewer micro-batches.  `condition` is
     set if the module's forward runs under a condition under which the reference's does not.
-    `after` is the last recorded module of a model whose own output was not recorded.
+    `after` is the last recorded module of a model whose own output was not recorded.  `order` says
+    in which order PROGRAM's data is divided, if that is wrong.  `cut` is the module whose output no
+    gradient reaches.
     """
 
     phase: Phase
@@ -82,6 +85,8 @@ class Fault:
     uncalled: Literal["", "never", "less"] = ""
     condition: Condition = ""
     after: str = ""
+    order: str = ""
+    cut: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +151,10 @@ class _Blame:
         if self.of("loss") and not (self.wrong_outputs_of(None) and forward):
             yield Fault("loss", PROGRAM)
         weights = [id for id in self.of("param_grad") if not self.explained(id, at_fault)]
-        if any(self.never_differentiated(id) for id in weights):
+        if any((id.step, id.microbatch) not in self.compared.differentiated for id in weights):
             yield Fault("backward", PROGRAM, uncalled="less")
+        elif cut := unreached(self.rung, weights, self.callers):
+            yield Fault("backward", cut.target, cut.target != cut.module, cut=cut.module)
         else:
             yield from (Fault("weights", id.path) for id in weights)
         yield from self.after_the_backward(at_fault)
@@ -173,8 +180,7 @@ class _Blame:
         if not given and (norm or any(id.kind in _STEPPED for id in self.wrong)):
             late += [id for id in self.lacking("main_grad") if id.path not in wrong]
         if given and not unclipped and self.comparison.compared["unclipped_grad"]:
-            # Correct before clipping, wrong after it.
-            yield Fault("norm", PROGRAM)
+            yield Fault("norm", PROGRAM)  # correct before clipping, wrong after it
         else:
             if clipped or not (norm and wrong):
                 yield from (Fault(self.phase_of(late), id.path) for id in late)
@@ -202,7 +208,7 @@ class _Blame:
         path = parameter_of(id)
         if self.steps.unequal(id, path):
             return False
-        return self.steps.alone(id, path) or not (_paths(id) & {*wrong})
+        return self.steps.alone(id, path) or {id.path, path}.isdisjoint(wrong)
 
     def phase_of(self, gradients: Sequence[TensorId]) -> Phase:
         """The phase that makes gradients wrong of which each micro-batch is right."""
@@ -255,7 +261,8 @@ class _Blame:
             yield from self.uncalled(id)
             return
         target, between = id.module, self.has_children(id.module)
-        wrong = [i for i in self.input_ids_of(id) if self.inputs.differs(i)]
+        given = self.input_ids_of(id)
+        wrong = self.wrong_of(given, id)
         while wrong:
             if any(self.source_is_wrong(i) for i in wrong):
                 return
@@ -264,7 +271,7 @@ class _Blame:
                 stage = stage_of(self.rung.candidate, id)
                 entered = self.parts_run(id)[:1] == [target]
                 if self.only_counts(wrong) or (entered and stage == 0):
-                    yield Fault("data", PROGRAM)
+                    yield Fault("data", PROGRAM, order=self.inputs.order(wrong, id))
                 else:
                     yield Fault("forward", PROGRAM, handed=stage if entered else None)
                 return
@@ -278,7 +285,6 @@ class _Blame:
         elif between:
             yield self.between("forward", target)
         else:
-            given = self.input_ids_of(id)
             not_compared = not given or not all(self.inputs.agrees(each) for each in given)
             yield Fault("forward", target, not_compared=not_compared)
 
@@ -359,7 +365,12 @@ class _Blame:
     def wrong_inputs_of(self, module: str, at: TensorId) -> list[TensorId]:
         """The wrong inputs of a module in a tensor's step and micro-batch."""
         ids = self.input_ids.get((at.step, at.microbatch, "activation", module), [])
-        return [i for i in ids if self.inputs.differs(i)]
+        return self.wrong_of(ids, at)
+
+    def wrong_of(self, given: Sequence[TensorId], at: TensorId) -> list[TensorId]:
+        """Those of `given` that differ, or explain a wrong output `at` by their order."""
+        differing = [id for id in given if self.inputs.differs(id)]
+        return differing or self.inputs.out_of_order(given, at)
 
     # Backward.
 
@@ -429,10 +440,6 @@ class _Blame:
             self.wrong_forward(id.module, id) or self.arrives_unrewritten(id.module, id)
         )
 
-    def never_differentiated(self, id: TensorId) -> bool:
-        """Whether the candidate has no gradient at all of the micro-batch of a parameter's `id`."""
-        return (id.step, id.microbatch) not in self.compared.differentiated
-
     def has_children(self, module: str) -> bool:
         """Whether a module calls other modules."""
         return module in self.callers.values()
@@ -441,7 +448,3 @@ class _Blame:
 def _within(module: str, outer: str) -> bool:
     """Whether a module is `outer` or a part of it."""
     return not outer or module == outer or module.startswith(f"{outer}.")
-
-
-def _paths(id: TensorId) -> set[str]:
-    return {id.path, parameter_of(id)}

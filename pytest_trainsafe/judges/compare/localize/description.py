@@ -13,7 +13,7 @@ from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.explain.held import keeps_no_state, unheld
+from pytest_trainsafe.judges.compare.explain.held import keeps_no_state
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.fault.clause import Clause, at
 from pytest_trainsafe.judges.compare.fault.located import Located
@@ -152,7 +152,9 @@ class _Description:
             case "weights" | "accumulation" | "reduction" | "clearing" if both:
                 return f"the forward and the backward of {both} agree; "
             case "optimizer" if self.compared.has("main_grad") and not self.fails("main_grad"):
-                return "every gradient that the optimizer receives agrees; "
+                names = [each.target for each in self.faults if each.phase == fault.phase]
+                other = "other " * self.places.trained(names).newly
+                return f"every {other}gradient that the optimizer receives agrees; "
             case "unheld" if self.compared.has("main_grad"):
                 return "every compared parameter that a watched optimizer holds agrees; "
         return ""
@@ -196,16 +198,15 @@ class _Description:
         fault = group[0]
         if fault.phase in ("forward", "backward"):
             return self.describe_module(group)
-        names = [fault.target for fault in group]
-        total = self.compared.parameters
-        parameters = name_list(names, "parameter")
-        if len(names) == total > MAX_NAMES:
-            parameters = f"all {total} parameters"
+        names, total = [fault.target for fault in group], self.compared.parameters
+        every = len(names) == total > MAX_NAMES
+        parameters = f"all {total} parameters" if every else name_list(names, "parameter")
         both = self.rung.candidate, self.rung.reference
         match fault.phase:
             case "data":
-                cleared = self.clears_the_model()
-                return f"the data that {self.program} passes to its model is wrong{cleared}"
+                how = f": {fault.order}" if fault.order else ""
+                how += self.clears_the_model()
+                return f"the data that {self.program} passes to its model is wrong{how}"
             case "buffer":
                 modules = name_list([f.target or "the root module" for f in group], "module")
                 return f"the buffers are wrong after the forward of {modules}"
@@ -227,11 +228,8 @@ class _Description:
                     f"the gradients of {parameters} are accumulated wrongly: each micro-batch's "
                     f"gradient agrees, but {lost(self.comparison, names)}"
                 )
-            case "reduction" if self.places.changed(self.comparison, names) is not None:
-                return (
-                    f"the gradients of {parameters} are changed between their backward and the "
-                    f"optimizer's step: {self.reduced(names)}"
-                )
+            case "reduction" if how := self.places.rescaled(self.comparison, names):
+                return f"the gradients of {parameters} {how}: {self.reduced(names)}"
             case "reduction" if over := never_reduced(self.rung.candidate, self.comparison, names):
                 return (
                     f"no reduction of the gradients of {parameters} over {over} was seen in the "
@@ -241,8 +239,8 @@ class _Description:
                 return f"the gradient reduction of {parameters} is wrong: {self.reduced(names)}"
             case "unheld":
                 return UnheldLines(*both, self.comparison, names).sentence()
-            case _ if (unheld(self.rung.candidate) or frozenset()).issuperset(names):
-                return f"no watched optimizer holds {parameters}, but one does in the reference"
+            case _ if apart := self.places.trained(names).sentence():
+                return apart
             case _ if drift := Drift(*both, self.comparison, names).sentence():
                 return drift
             case _:

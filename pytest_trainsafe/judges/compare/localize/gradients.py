@@ -21,6 +21,7 @@ from pytest_trainsafe.judges.compare.patterns.microbatches import LOST
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import MAX_SIZES, CollectiveEvent, Reduction, Site
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import TensorEvent
 
 #: The kinds of gradients after their reduction.
 REDUCED = frozenset({"main_grad", "unclipped_grad"})
@@ -219,6 +220,26 @@ def given_at(candidate: Trace) -> dict[str, set[str]]:
             if call.step is not None:
                 given.setdefault(call.site, set()).add(call.name)
     return given
+
+
+def before_gradients(candidate: Trace) -> set[str]:
+    """The lines of collectives that all run before the first gradient of their step arrives.
+
+    They count tokens, for instance, and reduce no gradient norm.  A rank that records no gradient
+    of a micro-batch does not show when its gradients arrive.
+    """
+    before: set[str] = set()
+    after: set[str] = set()
+    for rank in candidate.ranks:
+        shown = {id.step for id in rank.tensors if id.kind == "param_grad"}
+        arrived: set[int] = set()
+        for event in rank.events:
+            if isinstance(event, TensorEvent) and event.id.kind == "param_grad":
+                arrived.add(event.id.step)
+            elif isinstance(event, CollectiveEvent) and event.step is not None:
+                early = event.step in shown - arrived and not event.backward
+                (before if early else after).add(event.site)
+    return before - after
 
 
 def sizes_of(candidate: Trace, targets: Collection[str]) -> tuple[set[int], set[int]]:

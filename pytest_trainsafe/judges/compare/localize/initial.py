@@ -6,7 +6,7 @@ module is recorded.  In both cases there is nothing to rewrite.  Called by `sear
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pytest_trainsafe.core.code_files import is_fixture
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
@@ -20,7 +20,7 @@ from pytest_trainsafe.judges.compare.localize.code.drawn import drawn_at
 from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, own, set_up
 from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.localize.code.unheld import UnheldLines
-from pytest_trainsafe.trace.facts import SetUp, Site
+from pytest_trainsafe.trace.facts import Overwritten, SetUp, Site
 from pytest_trainsafe.trace.reader import Trace
 
 #: The kinds of tensors that an optimizer step produces for each parameter.
@@ -48,7 +48,26 @@ def initial(failed: Comparison, candidate: Trace, reference: Trace | None = None
         f"{name_list(names, 'parameter')}{_on_stages(wrong, candidate)} differ from the "
         "reference's, so the code that initializes, loads or shards the model is wrong"
     )
+    if changed := _changed_since(candidate, names):
+        them = "it" if len(names) == 1 else "them"
+        text = text.partition(", so the code")[0]
+        text += f": the program changes {them} in place between ctx.initialize and ctx.watch"
+        place = changed
     return _at(place, [("faulty", text)], [("initial", name) for name in names])
+
+
+def _changed_since(candidate: Trace, names: Sequence[str]) -> Place:
+    """The line that calls ctx.watch, if all parameters `names` were changed after ctx.initialize.
+
+    NOWHERE if some were not, or if the line is not known.
+    """
+    events = (event for rank in candidate.ranks for event in rank.events_of(Overwritten))
+    if not {*names} <= {name for event in events for name in event.since}:
+        return NOWHERE
+    sites = (site for rank in candidate.ranks for site in rank.events_of(Site))
+    line = next((site.user or site.at for site in sites if site.what == "watch"), "")
+    what = f"calls ctx.watch; {name_list(names, 'parameter')} changed between ctx.initialize and it"
+    return Place(line, (Clause(what),)) if line else NOWHERE
 
 
 def of_attribute(id: TensorId, candidate: Trace) -> Place | None:
@@ -189,9 +208,11 @@ def whole_steps(failed: Comparison, places: Places) -> Located:
         if not held:
             text = UnheldLines(places.candidate, places.reference, failed, names).sentence()
             return _at(place, [("faulty", text)], [("unheld", name) for name in names])
+        alone = places.trained(names)
+        step = f"the optimizer's step of {name_list(names, 'parameter')} is wrong"
         text = (
-            "every gradient that the optimizer receives agrees; the optimizer's step of "
-            f"{name_list(names, 'parameter')} is wrong"
+            f"every {'other ' * alone.newly}gradient that the optimizer receives agrees; "
+            f"{alone.sentence() or step}"
         )
         return _at(place, [("faulty", text)], [("optimizer", name) for name in names])
     if kinds == {"loss"} and failed.compared["main_grad"]:

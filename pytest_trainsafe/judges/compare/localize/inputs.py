@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import numpy as np
 import torch
@@ -40,6 +40,9 @@ from pytest_trainsafe.trace.facts import Caller
 from pytest_trainsafe.trace.local_key_paths import is_local
 from pytest_trainsafe.trace.reader import Trace
 
+#: The orders in which ranks of cp divide sequences, in words.
+ORDERS: dict[type[Split], str] = {Shard: "contiguous", ZigZag: "zigzag", Striped: "striped"}
+
 
 class Inputs:
     """Compares modules' inputs in `rung`, the traces in one dtype, each when first asked for."""
@@ -47,6 +50,9 @@ class Inputs:
     def __init__(self, rung: RungTraces) -> None:
         self.rung = rung
         self._agrees: dict[TensorId, bool | None] = {}
+        #: The layout in which each input agrees, and the other order of each wrong output.
+        self._layout: dict[TensorId, Layout] = {}
+        self._order: dict[TensorId, Split | None] = {}
         layouts = (
             event.layout
             for rank in rung.candidate.ranks
@@ -83,13 +89,26 @@ class Inputs:
         reference = logical_tensor(self.rung.reference, id).whole
         if reference is None or not finite(reference.numpy()):
             return None
+        parts = parts_of(self.rung.candidate, id)
+        known = parts[0].layout_source != UNKNOWN
+        shape = tuple(reference.shape)
+        layouts = [parts[0].layout] if known else self._layouts(id, shape, parts)
+        found = self._fitting(id, reference, parts, layouts)
+        if found is not None:
+            self._layout[id] = found
+            return True
+        if not reference.is_floating_point() and not self._owes(parts, reference):
+            return None
+        return False
+
+    def _fitting(
+        self, id: TensorId, reference: torch.Tensor, parts: list[Part], layouts: Iterable[Layout]
+    ) -> Layout | None:
+        """The first of `layouts` in which the ranks' parts equal the reference up to rounding."""
         traces = self.rung.measures()
         measured = [logical_tensor(t, id).whole for t in traces if t.holders(id)]
         others = [m.numpy() for m in measured if m is not None and m.shape == reference.shape]
-        parts = parts_of(self.rung.candidate, id)
         sizes, shape = self.rung.candidate.sizes, tuple(reference.shape)
-        known = parts[0].layout_source != UNKNOWN
-        layouts = [parts[0].layout] if known else self._layouts(id, shape, parts)
         for layout in layouts:
             laid = [Part(p.rank, p.coordinates, p.tensor, layout) for p in parts]
             try:
@@ -102,12 +121,65 @@ class Inputs:
             if others and reference.is_floating_point():
                 wide = merged.tensor.numpy(), reference.numpy()
                 if judge_tensor(*wide, others, self.rung.dtype).passed:
-                    return True
+                    return layout
             elif np.array_equal(merged.tensor.numpy(), reference.numpy()):
-                return True
-        if not reference.is_floating_point() and not self._owes(parts, reference):
+                return layout
+        return None
+
+    def out_of_order(self, given: Iterable[TensorId], output: TensorId) -> list[TensorId]:
+        """Of the inputs of a module or of its callers, those that explain its wrong output.
+
+        The output is wrong in the order over cp that its layout declares, and right in another one,
+        in which these inputs are.  So what passes them has the wrong order, and not the module.
+        """
+        if output.kind != "activation":
+            return []
+        if output not in self._order:
+            self._order[output] = self._other_order(output)
+        wrong = self._order[output]
+        if wrong is None:
+            return []
+        agreeing = [id for id in given if self.agrees(id)]
+        return [id for id in agreeing if self._ordered(self._layout[id], wrong.axis) is type(wrong)]
+
+    def order(self, given: Iterable[TensorId], output: TensorId) -> str:
+        """What `out_of_order` found of an output, in words; "" if it found none of `given`."""
+        wrong = self._order.get(output)
+        if wrong is None or not self.out_of_order(given, output):
+            return ""
+        declared = self._ordered(parts_of(self.rung.candidate, output)[0].layout, wrong.axis)
+        assert declared is not None
+        return (
+            f"it is divided over {wrong.axis} in {ORDERS[type(wrong)]} order, and the layout of "
+            f"{output.module or 'the model'} declares {ORDERS[declared]} order"
+        )
+
+    def _other_order(self, output: TensorId) -> Split | None:
+        """The placement over cp with which an output agrees, instead of the declared one."""
+        parts = parts_of(self.rung.candidate, output)
+        reference = logical_tensor(self.rung.reference, output).whole
+        if not parts or reference is None:
             return None
-        return False
+        layout = parts[0].layout
+        for number, placement in enumerate(layout):
+            if not self._orders(placement):
+                continue
+            others = (made for made in ORDERS if made is not type(placement))
+            for other in (made(placement.dim, placement.axis) for made in others):
+                swapped = (*layout[:number], other, *layout[number + 1 :])
+                if self._fitting(output, reference, parts, [swapped]) is not None:
+                    return other
+        return None
+
+    def _ordered(self, layout: Layout, axis: str) -> type[Split] | None:
+        """How a layout divides over an axis."""
+        found = (type(each) for each in layout if self._orders(each) and each.axis == axis)
+        return next(found, None)
+
+    def _orders(self, placement: Placement) -> TypeGuard[Split]:
+        """Whether a placement divides sequences over cp, for which there are several orders."""
+        role = self.rung.candidate.sizes.mesh.role
+        return isinstance(placement, Split) and role(placement.axis) == "cp"
 
     def _owes(self, parts: list[Part], reference: torch.Tensor) -> bool:
         """Whether an integer input without a declared layout must equal the reference's.

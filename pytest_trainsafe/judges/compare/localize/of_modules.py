@@ -12,6 +12,7 @@ from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.localize.blame import Fault
 from pytest_trainsafe.judges.compare.localize.code.sharper import entered
+from pytest_trainsafe.judges.compare.localize.code.unreached import unreached_text
 from pytest_trainsafe.judges.compare.localize.conditions import condition_text
 from pytest_trainsafe.judges.compare.localize.inputs import Compared
 from pytest_trainsafe.trace.schema import ModuleEvent
@@ -35,6 +36,8 @@ def of_modules(
     if fault.condition:
         return f"the forward of {of}: {condition_text(fault.condition, len(group) == 1)}"
     cls = module_code(modules, fault.target)[0]
+    if fault.cut:
+        return unreached_text(fault.cut, fault.target, cls)
     if fault.uncalled and fault.target in modules:
         cls = modules[fault.target].cls  # also torch's classes
     own = modules.get(fault.target)

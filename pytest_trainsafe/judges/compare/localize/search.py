@@ -26,7 +26,14 @@ from pytest_trainsafe.judges.compare.declarations.suggest import MissingLayout
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judges.compare.fault.clause import Clause
 from pytest_trainsafe.judges.compare.fault.located import Located
-from pytest_trainsafe.judges.compare.localize.axes import Tried, necessary_axis, only_axis, parallel
+from pytest_trainsafe.judges.compare.localize.axes import (
+    OTHERWISE,
+    Shown,
+    Tried,
+    necessary_axis,
+    only_axis,
+    parallel,
+)
 from pytest_trainsafe.judges.compare.localize.blame import Fault, Stages, blame
 from pytest_trainsafe.judges.compare.localize.budget import (
     TESTS,
@@ -37,8 +44,10 @@ from pytest_trainsafe.judges.compare.localize.budget import (
     budget_of,
 )
 from pytest_trainsafe.judges.compare.localize.code.casts import with_cast
+from pytest_trainsafe.judges.compare.localize.code.experts import undeclared_experts
 from pytest_trainsafe.judges.compare.localize.code.lines import Place, has_whole_steps_only
 from pytest_trainsafe.judges.compare.localize.code.places import Places
+from pytest_trainsafe.judges.compare.localize.code.sharper import without_idle
 from pytest_trainsafe.judges.compare.localize.description import located
 from pytest_trainsafe.judges.compare.localize.gradients import reduced_before_step
 from pytest_trainsafe.judges.compare.localize.initial import initial, of_attribute, whole_steps
@@ -101,9 +110,13 @@ def localize(
         return initial(failed, rung.candidate, rung.reference)
     if first.where is None:
         return None
-    if has_whole_steps_only(rung.reference):
-        return whole_steps(failed, Places(rung.candidate, candidate.case.program, rung.reference))
     case = candidate.case
+    places = Places(rung.candidate, case.program, rung.reference)
+    if has_whole_steps_only(rung.reference):
+        return whole_steps(failed, places)
+    if text := undeclared_experts(rung.candidate, [f.where for f in failing]):
+        watch = places.does("watch")
+        return Located((("annotate", text),), watch.source, watch.clauses)
     family = family_of(case, rung, first)
     if (known := budget.known(family)) is not None:
         return _as_known(known)
@@ -302,7 +315,9 @@ class Search:
         program = self.candidate.case.program
         tried = self.axis(faults, rung)
         found = located(faults, comparison, rung, program, tried.text)
-        return replace(found, axis=tried.axis, not_axes=tried.stays, needs=tried.needs)
+        clauses = without_idle(rung.candidate, found.clauses, tried.stays)
+        found = replace(found, clauses=clauses, axis=tried.axis)
+        return replace(found, not_axes=tried.stays, needs=tried.needs)
 
     def rewritten(self) -> RungTraces:
         """A new rung: traces of Runs in which the tensors between modules are rewritten."""
@@ -345,8 +360,8 @@ class Search:
         case = self.candidate.case
         late = False
 
-        def persists(point: Point) -> bool | None:
-            """Whether the first of `faults` occurs at a Point; None if that is unknown."""
+        def persists(point: Point) -> Shown:
+            """Whether the first of `faults` occurs at a Point."""
             nonlocal late
             if self.deadline.passed:
                 late = True
@@ -361,7 +376,8 @@ class Search:
                 return None
             trace = renumbered(trace, rung.reference)
             _, found = self.judge(replace(rung, candidate=trace))
-            return (faults[0].phase, faults[0].target) in {(f.phase, f.target) for f in found}
+            same = (faults[0].phase, faults[0].target) in {(f.phase, f.target) for f in found}
+            return OTHERWISE if found and not same else same
 
         axes = parallel(case.point, parallel_axes(case.point.mesh))
         if only := only_axis(case):

@@ -23,6 +23,12 @@ ELEMENTS_PER_WEIGHT = 4
 #: The cause if a sum lacks micro-batches that are not all those of some ranks.
 LOST = "gradients are cleared, reduced or used before all micro-batches are added"
 
+#: The cause if some micro-batches have another weight.
+WEIGHTED = (
+    "a micro-batch is counted again, or weighted by the wrong number of tokens; or what was "
+    "accumulated is scaled before the next backward"
+)
+
 #: The largest number of ranks whose micro-batches are listed.
 MAX_RANKS = 4
 
@@ -86,9 +92,8 @@ def other_weights(wrong: WrongTensor) -> Pattern | None:
     if right and len(right) < count:
         listed = ", ".join(f"micro-batch {i}: {r:.3g}" for i, r in named.items() if i not in right)
         text = f"some micro-batches have a wrong weight in the sum ({listed} times the right one)"
-        cause = "a micro-batch is counted again, or weighted by the wrong number of tokens"
         short = f"{listed} times the right weight"
-        return Pattern("other micro-batches", text, cause=cause, short=short)
+        return Pattern("other micro-batches", text, cause=WEIGHTED, short=short)
     return None
 
 

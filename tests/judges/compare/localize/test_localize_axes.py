@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.mesh.sweep_axes import PARALLEL_AXES
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.compare.localize.axes import necessary_axis, parallel
+from pytest_trainsafe.judges.compare.localize.axes import OTHERWISE, necessary_axis, parallel
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
@@ -63,6 +63,29 @@ def test_the_axes_without_which_a_fault_stays_are_known():
 
 def test_no_axis_is_named_if_no_point_could_be_tried():
     assert axis_of(lambda point: None, tp=2) == ("", "")
+
+
+def test_an_axis_without_which_something_else_is_wrong_is_not_said_to_be_necessary():
+    def shown(point):
+        return OTHERWISE if point.size("dp") == 1 else True
+
+    found = tried(shown, tp=2, dp=2)
+    assert (found.axis, found.stays) == ("", ("tp",))
+    assert found.text == (
+        "no single axis: the fault also occurs at tp=1; at dp=1 something is wrong as well, but "
+        "not the same"
+    )
+    assert tried(lambda point: OTHERWISE, dp=2).text == (
+        "no single axis: at dp=1 something is wrong as well, but not the same"
+    )
+
+    def gone(point):
+        return False if point.size("tp") == 1 else OTHERWISE
+
+    assert tried(gone, tp=2, dp=2).axis == "tp"
+    assert tried(gone, tp=2, dp=2).text == (
+        "tp: at tp=1 the fault is gone; at dp=1 something is wrong as well, but not the same"
+    )
 
 
 def test_axes_without_effect_are_not_tried():

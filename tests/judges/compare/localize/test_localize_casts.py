@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.compare.fault.clause import Clause, at
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.localize.code.casts import with_cast
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Cast
@@ -15,7 +17,11 @@ from pytest_trainsafe.trace.reader import Trace
 from tests.support.compare.traces import Bench
 from tests.support.localize.blamed_traces import noting
 
-FOUND = Located((("faulty", "Row"),), "/me/row.py:3", "module class Row; set up at /me/fit.py:9")
+FOUND = Located(
+    (("faulty", "Row"),),
+    "/me/row.py:3",
+    (Clause("module class Row"), at("set up", "/me/fit.py:9")),
+)
 BFLOAT16 = Cast("bfloat16", "/me/row.py:7")
 
 

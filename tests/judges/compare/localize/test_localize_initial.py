@@ -10,9 +10,10 @@ import torch
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.localize.initial import initial
 from pytest_trainsafe.judges.compare.rung import RungTraces
-from pytest_trainsafe.trace.facts import SetUp
+from pytest_trainsafe.trace.facts import Overwritten, SetUp, Site
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import ModuleEvent
 from tests.support.compare.traces import Record, training, write
@@ -88,3 +89,36 @@ def test_a_layer_on_no_stage_is_due_to_pp_and_the_line_that_sets_up_the_others(
     assert ("axis", "pp, which divides the modules into stages") in found.rows
     assert found.source == "/me/stages.py:40"
     assert found.what.startswith("sets up the modules of a stage, such as decoder.layers.1")
+
+
+WATCH = Site("watch", "/me/fit.py:46")
+
+
+def wrong(folder: Path, *facts: msgspec.Struct) -> Located:
+    """The report if a parameter of one rank has another initial value, with facts of the ranks."""
+
+    def scaled(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        return part * 1.1 if at["tp"] and record.id.path == "norm.weight" else part
+
+    records = training(steps=1)
+    reference = write(folder / "reference", records)
+    candidate = write(folder / "candidate", records, Point.of(tp=2), edit=scaled)
+    rung = noting(RungTraces("float64", candidate, reference), *facts)
+    return initial(compare(rung), rung.candidate)
+
+
+def test_a_change_after_ctx_initialize_is_told_and_the_class_is_not_blamed(tmp_path: Path) -> None:
+    found = wrong(tmp_path, WATCH, Overwritten({"norm.weight": "0"}, (), ("norm.weight",)))
+    ((_, text),) = found.rows
+    assert text.endswith("the program changes it in place between ctx.initialize and ctx.watch")
+    assert "initializes, loads or shards" not in text
+    assert found.source == WATCH.at
+
+
+def test_a_parameter_that_stays_as_initialized_is_blamed_on_what_makes_the_model(
+    tmp_path: Path,
+) -> None:
+    found = wrong(tmp_path, WATCH, Overwritten({"norm.weight": "0"}, (), ("fc1.weight",)))
+    ((_, text),) = found.rows
+    assert "the code that initializes, loads or shards the model is wrong" in text
+    assert found.source.endswith("model.py:4")

@@ -13,8 +13,10 @@ from dataclasses import replace
 import torch
 
 from pytest_trainsafe.core.code_files import relative
-from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.rungs.table import DTYPES, rung_named
+from pytest_trainsafe.judges.compare.fault.clause import Clause, at
+from pytest_trainsafe.judges.compare.fault.located import Located
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Cast
 from pytest_trainsafe.trace.reader import Trace
@@ -32,8 +34,8 @@ def with_cast(
     It is `found` itself if no such cast is seen.  `watched` runs the candidate and watches casts;
     it returns None if that fails.
     """
-    own = rung_named(rung.candidate.manifest.dtype).epsilon
-    narrower = (name for name in DTYPES if rung_named(name).epsilon > own)
+    rounds = rung_named(rung.candidate.manifest.dtype).epsilon
+    narrower = (name for name in DTYPES if rung_named(name).epsilon > rounds)
     if rung.numbers.exact or not any(_is_rounding(first, name) for name in narrower):
         return found
     trace = watched()
@@ -46,12 +48,12 @@ def with_cast(
         f"the candidate casts to {cast.dtype} at {relative(cast.at)}, and the reference does not; "
         "the error has the size of this rounding"
     )
-    clauses = [f"casts to {cast.dtype}, which the reference does not"]
+    clauses = [Clause(f"casts to {cast.dtype}, which the reference does not")]
     if found.source:
-        clause, *others = found.what.split("; ")
-        clauses += [f"{clause} at {relative(found.source)}", *others]
+        own, *others = found.clauses
+        clauses += [at(str(own), found.source), *others]
     rows = ("casts", text), *found.rows
-    return replace(found, rows=rows, source=cast.at, what="; ".join(clauses))
+    return replace(found, rows=rows, source=cast.at, clauses=tuple(clauses))
 
 
 def _is_rounding(first: Finding, dtype: str) -> bool:

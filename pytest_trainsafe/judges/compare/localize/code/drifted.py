@@ -1,27 +1,50 @@
-"""Finds a line that changes a wrong parameter outside of the optimizer's step, on some ranks only.
+"""Finds a line that changes a wrong parameter outside of the optimizer's step, and should not.
 
-Replicas of the parameter then differ, although the optimizer steps them alike.  The lines are
-recorded in Runs that localise (`record/training/unheld.py`).
+If only some ranks run it, replicas of the parameter differ, although the optimizer steps them
+alike.  If all do, the reference does not.  The lines are recorded in Runs that localise
+(`record/training/unheld.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
 
 from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.core.usage import name_list, name_ranks
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.explain.held import parameter_of, unheld
 from pytest_trainsafe.judges.compare.fault.clause import Clause
 from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, caller_of
+from pytest_trainsafe.judges.compare.localize.code.unheld import COLLECTIVES
 from pytest_trainsafe.trace.facts import Changed
 from pytest_trainsafe.trace.reader import Trace
 
+#: Who runs a line, and what is odd about it: some ranks alone, where the reference does not run it,
+#: or does; or every rank, where the reference does not.
+_How = Literal["some", "not all", "all"]
+
+_WHY: dict[_How, str] = {
+    "some": "",
+    "not all": ": the reference runs this line too, and the other ranks leave it out",
+    "all": ", which it does not in the reference",
+}
+
+
+@dataclass(slots=True)
+class _Line:
+    """The first event of a line that changes parameters, and by parameter the ranks that run it."""
+
+    event: Changed
+    ranks: dict[str, set[int]] = field(default_factory=dict)
+
 
 class Drift:
-    """The first line that changes one of `names` on some of its ranks, and not in the reference.
+    """The first line that changes one of `names` outside the optimizer's step, and should not.
 
-    It is looked for in the first step in which something is wrong, and only if replicas of `names`
-    differ.  `reference` is None if it is not known.
+    It is looked for in the first step in which something is wrong.  `reference` is None if it is
+    not known.
     """
 
     def __init__(
@@ -34,46 +57,95 @@ class Drift:
         self._line: Changed | None = None
         self._names = [*names]
         wrong = [f for f in comparison.findings if f.verdict == "fail" and f.where is not None]
-        apart = (f for f in wrong if f.check == "replicas" and f.where and f.where.path in names)
-        if next(apart, None) is None:
-            return
+        self._apart = {f.where.path for f in wrong if f.check == "replicas" and f.where} & {*names}
         self._step = min((f.where.step for f in wrong if f.where), default=INITIAL)
-        expected = set() if reference is None else {*self._changes(reference)}
-        ranks = self._changes(candidate)
-        holders = {
-            rank.rank
-            for rank in candidate.ranks
-            if any(id.kind == "param" and id.path in names for id in rank.tensors)
-        }
-        for (at, operation), (line, changed) in ranks.items():
-            if changed < holders and (at, operation) not in expected:
-                self._line, self._ranks = line, name_ranks(sorted(changed))
-                return
+        self._holders = _holders(candidate, self._names)
+        self._expected = set() if reference is None else {*self._lines(reference)}
+        # A master copy that the optimizer steps, or a rank's own part, is copied by design.
+        kinds = {id.kind for id in candidate.ids() if parameter_of(id) in self._names}
+        stepped = unheld(candidate) is not None and "master_param" not in kinds
+        states = any(f.where and f.where.kind == "optimizer_state" for f in wrong)
+        lines = self._lines(candidate)
+        alone = (
+            reference is not None
+            and stepped
+            and not (states or self._apart or self._expected)
+            and not any(operation in COLLECTIVES for _, operation in lines)
+        )
+        for how, line, ranks in self._odd(lines, alone):
+            self._line, self._how = line, how
+            self._ranks = "" if how == "all" else f"on {name_ranks(sorted(ranks))} alone"
+            return
 
     def sentence(self) -> str:
         """The sentence on the wrong parameters; "" if there is no such line."""
         if self._line is None:
             return ""
         when = "after" if self._line.stepped else "before"
-        names = name_list(self._names, "parameter")
-        many = "replicas" if len(self._names) > 1 else "a replica"
+        changed = name_list(self._names, "parameter")
+        if self._ranks:
+            changed = f"{'replicas' if len(self._names) > 1 else 'a replica'} of {changed}"
+        where = f", {self._ranks}" if self._ranks else ""
         return (
-            f"the program's own code changes {many} of {names} {when} the optimizer's step, on "
-            f"{self._ranks} alone"
+            f"the program's own code changes {changed} {when} the optimizer's step{where}"
+            f"{_WHY[self._how]}"
         )
 
     def place(self) -> Place:
         """The line and what it does; NOWHERE if there is none."""
         if self._line is None:
             return NOWHERE
-        what = Clause(f"changes parameters by {self._line.operation} on {self._ranks} alone")
+        where = self._ranks or "and does not in the reference"
+        what = Clause(f"changes parameters by {self._line.operation} {where}")
         return Place(self._line.at, (what, *caller_of(self._line)))
 
-    def _changes(self, trace: Trace) -> dict[tuple[str, str], tuple[Changed, set[int]]]:
-        """By line and operation, its first event and the ranks on which it changes the names."""
-        found: dict[tuple[str, str], tuple[Changed, set[int]]] = {}
+    def _odd(
+        self, lines: dict[tuple[str, str], _Line], alone: bool
+    ) -> Iterator[tuple[_How, Changed, set[int]]]:
+        """How each odd line is odd, its event and its ranks, the least doubtful ones first.
+
+        `alone` says that the reference's optimizer alone changes the names, as this one should.
+        """
+        found: list[tuple[_How, Changed, set[int]]] = []
+        for key, line in lines.items():
+            some = [
+                name
+                for name, ranks in line.ranks.items()
+                if name in self._apart and ranks < self._holders[name]
+            ]
+            if some and key not in self._expected:
+                found.append(("some", line.event, line.ranks[some[0]]))
+            elif any(self._left_out(name, lines) for name in some):
+                found.append(("not all", line.event, line.ranks[some[0]]))
+            elif alone and all(line.ranks[name] == self._holders[name] for name in line.ranks):
+                found.append(("all", line.event, set()))
+        order: list[_How] = ["some", "not all", "all"]
+        yield from sorted(found, key=lambda each: order.index(each[0]))
+
+    def _left_out(self, name: str, lines: dict[tuple[str, str], _Line]) -> bool:
+        """Whether some rank that holds a parameter runs no line that changes it."""
+        run = (line.ranks.get(name, set()) for line in lines.values())
+        return bool(self._holders[name] - set().union(*run))
+
+    def _lines(self, trace: Trace) -> dict[tuple[str, str], _Line]:
+        """By line and operation, the changes of the names in the step."""
+        found: dict[tuple[str, str], _Line] = {}
         for rank in trace.ranks:
-            for line in rank.events_of(Changed):
-                if line.step == self._step and not {*self._names}.isdisjoint(line.parameters):
-                    found.setdefault((line.at, line.operation), (line, set()))[1].add(rank.rank)
+            for event in rank.events_of(Changed):
+                own = {*self._names}.intersection(event.parameters)
+                if event.step != self._step or not own:
+                    continue
+                line = found.setdefault((event.at, event.operation), _Line(event))
+                for name in own:
+                    line.ranks.setdefault(name, set()).add(rank.rank)
         return found
+
+
+def _holders(trace: Trace, names: Collection[str]) -> dict[str, set[int]]:
+    """By parameter, the ranks that hold it."""
+    found: dict[str, set[int]] = {name: set() for name in names}
+    for rank in trace.ranks:
+        for id in rank.tensors:
+            if id.kind == "param" and id.path in found:
+                found[id.path].add(rank.rank)
+    return found

@@ -263,7 +263,7 @@ def program_line(program: Program) -> str:
 def writes_of(trace: Trace) -> set[Site]:
     """The lines of a trace that change gradients in place, or clear them between backwards."""
     sites = (site for rank in trace.ranks for site in rank.events_of(Site))
-    return {site for site in sites if site.what in ("write", "clear")}
+    return {site for site in sites if site.what in ("write", "clear", "early")}
 
 
 def has_whole_steps_only(trace: Trace) -> bool:

@@ -24,17 +24,18 @@ from pytest_trainsafe.judges.compare.localize.code.lines import (
     has_whole_steps_only,
     of_reported,
     own,
-    program_line,
-    step_of,
     through,
     unwaited,
     writes_of,
 )
 from pytest_trainsafe.judges.compare.localize.code.owners import copies, set_up_after
+from pytest_trainsafe.judges.compare.localize.code.program_lines import DOES, ProgramLines
+from pytest_trainsafe.judges.compare.localize.code.trained import TrainedApart
 from pytest_trainsafe.judges.compare.localize.code.unheld import UnheldLines
 from pytest_trainsafe.judges.compare.localize.conditions import Condition, evaluations
 from pytest_trainsafe.judges.compare.localize.gradients import (
     adds_up,
+    before_gradients,
     never_reduced,
     not_of_others,
     once,
@@ -42,6 +43,7 @@ from pytest_trainsafe.judges.compare.localize.gradients import (
     suspicion,
     unsummed,
 )
+from pytest_trainsafe.judges.compare.patterns.microbatches import WEIGHTED
 from pytest_trainsafe.judges.compare.unmatched import line_of_entry
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Annotations, Reduction, Site, What
@@ -56,19 +58,6 @@ _MADE_BY: dict[str, Phase] = {
     "master_param": "optimizer",
     "update": "optimizer",
     "optimizer_state": "optimizer",
-}
-
-#: What a line does, for the report's "look at" row.
-_DOES: dict[What, str] = {
-    "model": "calls the model",
-    "loss": "reports the loss",
-    "norm": "reports the gradient norm",
-    "backward": "starts the backward",
-    "step": "steps the optimizer",
-    "alter": "changes parameters before the step's last forward",
-    "mode": "switches to evaluation mode",
-    "watch": "passes the annotations to ctx.watch",
-    "clear": "clears gradients between two backwards of a step",
 }
 
 #: What a wrapper does; parameters that the module gets later are not among these.
@@ -86,21 +75,19 @@ _OF_REDUCTIONS = frozenset(
 )
 
 
-class Places:
+class Places(ProgramLines):
     """The source lines that a candidate's trace recorded, searched for the line at fault.
 
     Lines that change gradients in the same way in the `reference` are not at fault.
     """
 
     def __init__(self, candidate: Trace, program: Program, reference: Trace | None = None) -> None:
-        self.candidate = candidate
-        self.program = program
+        super().__init__(candidate, program)
         self.reference = reference
         self.expected = set() if reference is None else writes_of(reference)
         self.reductions = self._reductions("gradients")
-        self.norms = self._reductions("norm")
-        found = dict.fromkeys(site for rank in candidate.ranks for site in rank.events_of(Site))
-        self.sites = [site for site in found if site.what != "mode"]
+        early = before_gradients(candidate)
+        self.norms = [made for made in self._reductions("norm") if made.site not in early]
 
     def of_phase(self, phase: Phase, comparison: Comparison, targets: Iterable[str] = ()) -> Place:
         """The source line of a fault that is not in a module but in the program's own code.
@@ -110,11 +97,11 @@ class Places:
         """
         match phase:
             case "data" | "forward":
-                found = self._does("model", "loss")
+                found = self.does("model", "loss")
             case "backward":
-                found = self._does("backward")
+                found = self.does("backward")
             case "loss":
-                found = of_reported(self._does("loss"))
+                found = of_reported(self.does("loss"))
             case "norm":
                 found = self._norm(comparison)
             case "reduction":
@@ -122,30 +109,68 @@ class Places:
             case "accumulation":
                 found = self._accumulation()
             case "clearing":
-                found = of_clearing(self.candidate, self.reference) or self._does("step")
+                found = of_clearing(self.candidate, self.reference) or self.does("step")
             case "optimizer":
-                found = Drift(self.candidate, self.reference, comparison, {*targets}).place()
-                found = found or self._optimizer()
+                names = [*targets]
+                found = Drift(self.candidate, self.reference, comparison, names).place()
+                found = found or self.trained(names).place() or self.optimizer()
             case "unheld":
                 found = UnheldLines(self.candidate, self.reference, comparison, {*targets}).place()
             case _:
                 return NOWHERE
-        return found or self._program()
+        return found or self.program_itself()
+
+    def trained(self, names: Sequence[str]) -> TrainedApart:
+        """Which Run alone trains the parameters `names`."""
+        return TrainedApart(self.candidate, self.reference, names)
 
     def changed(self, comparison: Comparison, targets: Iterable[str]) -> Site | None:
         """The line that changes the gradients of `targets` wrongly after their backward.
 
         `targets` has the paths of parameters.  If the gradients are multiples of the reference's,
-        it is a line that multiplies by this number.  If their error is none that a reduction makes,
+        it is a line that multiplies by this number, and if some micro-batches have a wrong weight
+        in them, one between two backwards.  If their error is none that a reduction makes,
         and a wrapper of torch reduces them, it is any line of the program that does not multiply.
         """
         patterns = _patterns(comparison, ("unclipped_grad", "main_grad"), {*targets})
         found = self._multiplies(patterns)
+        if found is None and any(pattern.cause == WEIGHTED for pattern in patterns):
+            found = next(self._unexpected("early"), None)
         wrapped = any(site.what == "wrapper" for site in self.sites)
         if found is not None or not wrapped or _OF_REDUCTIONS & {p.name for p in patterns}:
             return found
         own = (s for s in self._unexpected() if not s.user and s.name not in _SCALES)
         return next(own, None)
+
+    def omitted(self, comparison: Comparison, targets: Iterable[str]) -> Site | None:
+        """The reference's line that scales gradients by the factor that those of `targets` lack.
+
+        `targets` has the paths of parameters.  The candidate has no such line: it does not divide
+        by the number of samples, for example, or by the scale of the loss.
+        """
+        patterns = _patterns(comparison, ("unclipped_grad", "main_grad"), {*targets})
+        factor = next((pattern.factor for pattern in patterns if pattern.factor), 0.0)
+        own = {(site.at, site.name) for site in self.sites if site.what == "write"}
+        lines = (site for site in self.expected if site.what == "write" and site.factor)
+        return next(
+            (
+                site
+                for site in sorted(lines, key=lambda each: each.at)
+                if (site.at, site.name) not in own and abs(site.factor * factor - 1) <= _NEAR
+            ),
+            None,
+        )
+
+    def rescaled(self, comparison: Comparison, targets: Sequence[str]) -> str:
+        """What a line does, or should do, with the gradients of `targets`; "" if none is at fault.
+
+        The words follow "the gradients".
+        """
+        if self.changed(comparison, targets) is not None:
+            return "are changed between their backward and the optimizer's step"
+        if self.omitted(comparison, targets) is not None:
+            return "lack a factor that a line of the reference gives them, which does not run here"
+        return ""
 
     def _multiplies(self, patterns: Iterable[Pattern]) -> Site | None:
         """The line that multiplies gradients by the factor of the first pattern that has one."""
@@ -154,18 +179,18 @@ class Places:
         unexpected = self._unexpected() if factor else iter(())
         return next((site for site in unexpected if abs(site.factor - factor) <= near), None)
 
-    def _unexpected(self) -> Iterator[Site]:
+    def _unexpected(self, what: What = "write") -> Iterator[Site]:
         """The lines that change gradients in place, and not in the same way in the reference."""
-        return (site for site in self.sites if site.what == "write" and site not in self.expected)
+        return (site for site in self.sites if site.what == what and site not in self.expected)
 
     def of_condition(self, condition: Condition, module: str) -> Place:
         """The source line that changes parameters before a forward, or switches a module's mode."""
         if condition == "altered":
-            return self._does("alter") or self._program()
+            return self.does("alter") or self.program_itself()
         site = evaluations(self.candidate).get(module) if condition == "evaluated" else None
         if site is None or not site.at:
             return NOWHERE
-        return self._place(site, _DOES["mode"])
+        return self.place(site, DOES["mode"])
 
     def of_tensor(self, id: TensorId, comparison: Comparison) -> Place:
         """The source line that produces the wrong tensor `id`, if no module does."""
@@ -194,17 +219,12 @@ class Places:
         if line is not None:
             return Place(line, (Clause(entry),)) if entry else NOWHERE
         facts = (each for rank in self.candidate.ranks for each in rank.events_of(Annotations))
-        return self._does("watch") if any(each.given for each in facts) else NOWHERE
+        return self.does("watch") if any(each.given for each in facts) else NOWHERE
 
     def summing(self, axis: str, targets: Sequence[str] = ()) -> Place:
         """The line that sums gradients over `axis`, or sets up a copy of `targets` along it."""
         made = [each for each in self.reductions if axis in each.axes and adds_up(each)]
         return self._of(made) if made else copies(self.candidate, targets, axis)
-
-    def led_there(self) -> str:
-        """The user's line that calls the model, for faults in installed packages."""
-        sites = [site for site in self.sites if site.what == "model"]
-        return next((site.user or site.at for site in sites if own(site.user or site.at)), "")
 
     def listed(self, phase: Phase, targets: Iterable[str]) -> list[Reduction]:
         """The collectives that the report lists for a fault.
@@ -223,13 +243,6 @@ class Places:
         made = dict.fromkeys(each for rank in ranks for each in rank.events_of(Reduction))
         return [each for each in made if each.of == of]
 
-    def _does(self, *kinds: What) -> Place:
-        for what in kinds:
-            for site in self.sites:
-                if site.what == what:
-                    return self._place(site, _DOES[what])
-        return NOWHERE
-
     def _norm(self, comparison: Comparison) -> Place:
         """The source line that reduces the gradient norm, or that scales gradients by it.
 
@@ -238,7 +251,7 @@ class Places:
         """
         factor = comparison.factor
         parts = factor.of_parts if factor is not None and factor.clips != "right norm" else ""
-        if parts and not self.norms and (found := self._does("norm")):
+        if parts and not self.norms and (found := self.does("norm")):
             own, *others = found.clauses
             unsummed = replace(own, text=f"{own}, which is not summed over {parts}")
             if scaled := self._writes(_SCALES).source:
@@ -246,7 +259,7 @@ class Places:
             return Place(found.source, (unsummed, *others))
         changed = self._multiplies(_patterns(comparison, ("grad_norm",)))
         if changed is not None:
-            return self._written(changed)
+            return self.written(changed)
         # A norm that is wrong by the size of an axis is due to the gradients' reduction over it.
         # The gradients themselves do not show that, because clipping removes the factor.
         role, named = self.candidate.sizes.mesh.role, _patterns(comparison, ("grad_norm",))
@@ -257,7 +270,7 @@ class Places:
         clip = self._writes(_SCALES)
         if self.norms and not (factor is not None and factor.clips == "right norm" and clip):
             return self._of(self.norms)
-        return clip or self._does("norm", "step")
+        return clip or self.does("norm", "step")
 
     def _writes(self, operations: Collection[str] = ()) -> Place:
         """The first source line that changes gradients in place.
@@ -266,7 +279,7 @@ class Places:
         """
         for site in self.sites:
             if site.what == "write" and (not operations or site.name in operations):
-                return self._written(site)
+                return self.written(site)
         return NOWHERE
 
     def _reduction(self, comparison: Comparison, targets: Iterable[str]) -> Place:
@@ -279,7 +292,11 @@ class Places:
         """
         targets = [*targets]
         if (changed := self.changed(comparison, targets)) is not None:
-            return self._written(changed)
+            return self.written(changed)
+        if (omitted := self.omitted(comparison, targets)) is not None:
+            return self.place(
+                omitted, f"changes gradients by {omitted.name} in the reference alone"
+            )
         if axis := never_reduced(self.candidate, comparison, targets):
             return self._unsynced(axis)
         patterns = [f.pattern for f in comparison.findings if f.pattern and f.verdict == "fail"]
@@ -300,7 +317,7 @@ class Places:
         if wrapper is not None and not (fitting and {*map(role, ranked[0].axes)} != {"dp"}):
             does = "does not shard these parameters" if ignored else _REDUCES
             if is_fixture(wrapper.user or wrapper.at):
-                return self._place(wrapper, f"applies {wrapper.name}, which reduces the gradients")
+                return self.place(wrapper, f"applies {wrapper.name}, which reduces the gradients")
             line = wrapper.user or wrapper.at
             applied = through(wrapper, f"{wrapper.name} is applied here and {does}")
             return Place(line, (applied, *set_up_after(self.candidate, targets, line)))
@@ -312,9 +329,9 @@ class Places:
 
     def _accumulation(self) -> Place:
         """The source line that clears gradients between two backwards, or starts a backward."""
-        cleared = (s for s in self.sites if s.what == "clear" and s not in self.expected)
-        site = next(cleared, None)
-        return self._does("backward") if site is None else self._place(site, _DOES["clear"])
+        cleared = (site for site in self.sites if site.what == "clear")
+        site = next((site for site in cleared if site not in self.expected), None)
+        return self.does("backward") if site is None else self.place(site, DOES["clear"])
 
     def _unsynced(self, axis: str) -> Place:
         """The source line that calls `no_sync`, or starts the last backward, which never reduces.
@@ -323,11 +340,11 @@ class Places:
         """
         site = next((site for site in self.sites if site.what == "no_sync"), None)
         starts = [site for site in self.sites if site.what == "backward"]
-        if not (site or starts):
-            return self._does("step")
-        does = "calls no_sync" if site is not None else _DOES["backward"]
+        if site is None and not starts:
+            return self.does("step")
+        does = "calls no_sync" if site is not None else DOES["backward"]
         wrapper = next(site for site in self.sites if site.what == "wrapper")
-        return self._place(site or starts[-1], does).and_also(
+        return self.place(site or starts[-1], does).and_also(
             Clause(f"no reduction over {axis} was seen in the step"),
             at(f"{wrapper.name} is applied", wrapper.user or wrapper.at),
         )
@@ -339,12 +356,12 @@ class Places:
         known, it is the latter alone.
         """
         starts = [site for site in self.sites if site.what == "backward"]
-        step = self._does("step")
+        step = self.does("step")
         if not (axis and starts and step):
             return step
         of = f"gradient{'s' if len(targets) > 1 else ''} of {name_list(targets, 'parameter')}"
         sums, between = f" sums the {of} over {axis}", "no call between it and the optimizer's step"
-        start = self._place(starts[-1], _DOES["backward"])
+        start = self.place(starts[-1], DOES["backward"])
         return start.and_also(at(between, step.source, more=sums))
 
     def _fitting(self, targets: Iterable[str]) -> list[Reduction]:
@@ -398,44 +415,6 @@ class Places:
             return Place(made.caller, (at(str(made), made.site), *unwaited(made)))
         called = Clause(str(made), ((made.site, str(made)),)).called_at(made.caller)
         return Place(made.site, (called, *unwaited(made), *self.program_of(made.site)))
-
-    def _optimizer(self) -> Place:
-        found = self._does("step")
-        for stepper in (site for site in self.sites if site.what == "stepper"):
-            return found.and_also(step_of(stepper, self.sites))
-        made = next((site for site in self.sites if site.what == "optimizer"), None)
-        if made is not None and not found:
-            return self._place(made, f"constructs {made.name}")
-        line = "" if made is None else made.user if made.user not in ("", found.source) else made.at
-        if made is None or is_fixture(line):
-            return found
-        return found.and_also(at(f"{made.name} is constructed", line, kind="construction"))
-
-    def _written(self, site: Site) -> Place:
-        """The place of a line that changes gradients in place."""
-        return self._place(site, f"changes gradients by {site.name}")
-
-    def _place(self, site: Site, does: str) -> Place:
-        """The user's line, or a framework's line with that of the user's program; what it does.
-
-        Lines of this package's loops do not stand alone, because users have not written them.
-        """
-        if site.user:
-            return Place(site.user, (through(site, does),))
-        program = program_line(self.program)
-        if is_fixture(site.at) and program:
-            loop = at(f"the loop that trains it {does}", site.at)
-            return self._program().and_also(loop)
-        return Place(site.at, (Clause(does), *self.program_of(site.at)))
-
-    def _program(self) -> Place:
-        """The line of the program's function, or its script."""
-        return Place(program_line(self.program), (Clause("the program"),))
-
-    def program_of(self, source: str) -> list[Clause]:
-        """The clause on the line of the user's program, if `source` is not in the user's code."""
-        program = "" if own(source) else program_line(self.program)
-        return [at("the program", program, by=" is at ")] if own(program) else []
 
 
 def _patterns(

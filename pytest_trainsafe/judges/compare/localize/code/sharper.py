@@ -110,6 +110,39 @@ def _alike(
     return [at(words, line, by=", at ", kind="set up apart")]
 
 
+def without_idle(
+    candidate: Trace, clauses: Sequence[Clause], stays: Collection[str]
+) -> tuple[Clause, ...]:
+    """The clauses, without those on backwards that only communicate over axes in `stays`.
+
+    The fault occurs without these axes too, where such a function has nothing to communicate.
+    """
+    idle = _over_only(candidate, stays)
+    return tuple(
+        clause
+        for clause in clauses
+        if clause.kind != "backward" or not idle.issuperset(line for line, _ in clause.lines)
+    )
+
+
+def _over_only(candidate: Trace, axes: Collection[str]) -> frozenset[str]:
+    """The backwards of autograd functions all of whose collectives run along one of `axes`."""
+    along: set[str] = set()
+    others: set[str] = set()
+    for rank in candidate.ranks:
+        every = {each.backward for each in rank.events_of(Applied)}
+        for event in rank.events_of(CollectiveEvent):
+            if not event.backward:
+                continue
+            # The ranks of ep are some of dp and cp, which exchange tokens over it alone.
+            exchanges = "ep" in axes and event.op.startswith("all_to_all")
+            between = candidate.point.axes_between(event.ranks)
+            own = exchanges or (bool(between) and {*between} <= {*axes})
+            lines = (event.caller, event.user, event.site)
+            (along if own else others).update(_function_of(line, every) for line in lines if line)
+    return frozenset(along - others - {""})
+
+
 def _unused(candidate: Trace, module: str, comparison: Comparison) -> list[Clause]:
     """The clause on a sum that a module's backward calls, although its gradients are not summed."""
     axes = {

@@ -28,6 +28,8 @@ _CLOSE = 1e-5
 
 #: The names of collectives, as operations of `Changed`, that only copy what another rank has.
 _COPIES = frozenset({"broadcast_", "_allgather_base_", "allgather_", "scatter_", "recv_"})
+#: The same, and those that compute what they write from what the ranks have.
+COLLECTIVES = _COPIES | {"allreduce_", "allreduce_coalesced_", "reduce_", "_reduce_scatter_base_"}
 
 
 def changed_between_forwards(wrong: Iterable[TensorId], rung: RungTraces) -> frozenset[str]:

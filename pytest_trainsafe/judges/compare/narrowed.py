@@ -38,6 +38,10 @@ WIDE = frozenset(name for name in DTYPES if not rung_named(name).low)
 #: have at least this many values that are not.
 LEAST = 4
 
+#: The same for single numbers, all of which are tested together.  A program reports one norm in a
+#: step, so that a test of two steps has two.
+_SINGLE = {"loss": LEAST, "grad_norm": 2}
+
 #: How many values are tested first; for most tensors they suffice.
 HEAD = 64
 
@@ -45,32 +49,34 @@ HEAD = 64
 def narrowed(rung: RungTraces, id: TensorId, value: torch.Tensor, reference: torch.Tensor) -> str:
     """How a passing tensor's values were rounded to the candidate's dtype, as a clause; else "".
 
-    Only gradients, parameters after a step, optimizer states and losses are tested, and only if the
-    candidate's dtype is a low-precision dtype such as bfloat16.  A loss is a single number, so all
-    losses are tested together, with the first one.  Another tensor is tested if both Runs store it
-    in a wider dtype.  Its values count as rounded if the candidate's dtype can represent all of
-    them exactly, but not all values of the reference.  For a gradient or a state, a second
-    condition is that the sum of the gradients that the candidate's micro-batches contribute has
-    values that this dtype cannot represent: it is false if only one micro-batch contributes, since
-    a sum of one term may be in the low precision of its parameter.  The candidate's own terms are
-    added up, because the reference may have more of them: with ep, the candidate may run one
-    backward where the reference runs several.  If both Runs lack the terms, because layers add to
-    main gradients themselves, it suffices that the layer's backward runs in several micro-batches.
+    Tested are gradients, parameters after a step, optimizer states, losses and gradient norms, if
+    the candidate's dtype is a low-precision dtype such as bfloat16.  A loss or a norm is a single
+    number, so all of them are tested together, with the first one.  Another tensor is tested if
+    both Runs store it in a wider dtype.  Its values count as rounded if the candidate's dtype can
+    represent all of them exactly, but not all values of the reference.  For a gradient or a state,
+    a second condition is that the sum of the gradients that the candidate's micro-batches
+    contribute has values that this dtype cannot represent: it is false if only one micro-batch
+    contributes, since a sum of one term may be in the low precision of its parameter.  The
+    candidate's own terms are added up, because the reference may have more of them: with ep, the
+    candidate may run one backward where the reference runs several.  If both Runs lack the terms,
+    because layers add to main gradients themselves, it suffices that the layer's backward runs in
+    several micro-batches.
     A main gradient of the first step counts as rounded, too, if it is a sum that the ranks rounded.
     Returns "" if a framework is configured to reduce gradients in the candidate's dtype.
     """
     recipe = rung.dtype
-    if id.kind not in {*KINDS, *_VALUES, "loss"} or not rung_named(recipe).low:
+    if id.kind not in {*KINDS, *_VALUES, *_SINGLE} or not rung_named(recipe).low:
         return ""
     if any(recipe in rank.note("reduces_in") for rank in rung.candidate.ranks):
         return ""
     dtype = rung_named(recipe).dtype
-    if id.kind == "loss":
-        if not unfit(reference, dtype) or not _losses_rounded(rung, id):
+    if id.kind in _SINGLE:
+        if not unfit(reference, dtype) or not _all_rounded(rung, id):
             return ""
+        what = "loss" if id.kind == "loss" else "gradient norm"
         return (
-            f"every loss of the candidate is exact in {recipe}, and the reference's losses are "
-            f"not: the loss is computed in {recipe}"
+            f"every {what} of the candidate is exact in {recipe}, and the reference's are not: the "
+            f"{what} is computed in {recipe}"
         )
     holders = (*rung.candidate.holders(id), *rung.reference.holders(id))
     if {event.dtype for _, event in holders} - WIDE or value.is_complex():
@@ -112,25 +118,25 @@ def unfit(tensor: torch.Tensor, dtype: torch.dtype) -> int:
     return int((tensor.to(dtype).to(tensor.dtype) != tensor).sum())
 
 
-def _losses_rounded(rung: RungTraces, first: TensorId) -> bool:
+def _all_rounded(rung: RungTraces, first: TensorId) -> bool:
     """Whether the candidate's dtype represents all its losses, but not all of the reference's.
 
-    False for all losses but the first.  Losses without recorded values are left out.
+    Or all its gradient norms.  False for all but the first.  Those without recorded values are left
+    out.
     """
-    dtype = rung_named(rung.dtype).dtype
-    if any(unfit(part, dtype) for part in _losses(rung.candidate, [first])):
+    dtype, kind = rung_named(rung.dtype).dtype, first.kind
+    if any(unfit(part, dtype) for part in _parts(rung.candidate, [first])):
         return False
     due, ours = (
-        [id for id in trace.ids() if id.kind == "loss"]
-        for trace in (rung.reference, rung.candidate)
+        [id for id in trace.ids() if id.kind == kind] for trace in (rung.reference, rung.candidate)
     )
-    if first != due[0] or any(unfit(part, dtype) for part in _losses(rung.candidate, ours)):
+    if first != due[0] or any(unfit(part, dtype) for part in _parts(rung.candidate, ours)):
         return False
-    return sum(unfit(part, dtype) for part in _losses(rung.reference, due)) >= LEAST
+    return sum(unfit(part, dtype) for part in _parts(rung.reference, due)) >= _SINGLE[kind]
 
 
-def _losses(trace: Trace, ids: Iterable[TensorId]) -> Iterator[torch.Tensor]:
-    """Yields the losses as each rank recorded them; over cp, they are terms of a sum."""
+def _parts(trace: Trace, ids: Iterable[TensorId]) -> Iterator[torch.Tensor]:
+    """Yields tensors as each rank recorded them; losses over cp are terms of a sum."""
     for id in ids:
         if is_whole(trace, id):
             yield from (part.tensor for part in parts_of(trace, id))

@@ -42,7 +42,7 @@ class Flaw:
     `what` continues "the reference ...": "draws other random numbers at train.py:12".
     """
 
-    kind: Literal["start", "draws", "input", "value"]
+    kind: Literal["start", "draws", "steps", "input", "value"]
     what: str
     id: TensorId | None = None
 
@@ -55,6 +55,7 @@ def flaw_of(reference: Trace, other: Trace, depends: Collection[TensorId] = ()) 
     model; these are not compared.
     """
     found = _other_start(reference, other) or _other_draws(reference, other)
+    found = found or _other_steps(reference, other)
     return found or next(other_inputs(reference, other, depends), None)
 
 
@@ -93,6 +94,16 @@ def _other_draws(reference: Trace, other: Trace) -> Flaw | None:
         for step, its_step in zip(ours.steps, theirs.steps, strict=False):
             if step.rng_before != step.rng_after and step.rng_after != its_step.rng_after:
                 return Flaw("draws", f"draws different random numbers in step {step.step}")
+    return None
+
+
+def _other_steps(reference: Trace, other: Trace) -> Flaw | None:
+    """Whether one Run leaves out an optimizer's step, as a loss scaler does after an overflow."""
+    for ours, theirs in zip(reference.ranks, other.ranks, strict=False):
+        for step, its in zip(ours.steps, theirs.steps, strict=False):
+            if step.optimizer_stepped != its.optimizer_stepped:
+                does = "makes" if its.optimizer_stepped else "leaves out"
+                return Flaw("steps", f"{does} the optimizer's step of step {step.step}")
     return None
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 CHECKS = {
+    "rng:cp_different_dropout": "cp ranks mask equal values differently, perhaps on purpose",
     "rng:dp_same_dropout": "dp ranks draw the same dropout, perhaps for different data",
     "rng:expected": "an expectation matches no draws that can be compared",
+    "rng:tp_different_dropout": "tp ranks mask equal values differently, perhaps on purpose",
     "rng:unseen": "dropout is active, and the ledger shows none of its draws",
     "resume:lr_schedule": "a scheduler was not restored, and no result differs because of it",
     "resume:nondeterministic": "two trainings differ before the checkpoint",

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from pytest_trainsafe.core.layout import Flat
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.rung import RungTraces
+from pytest_trainsafe.trace.facts import Reduction
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent, StepEvent
@@ -18,6 +20,10 @@ from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifes
 from tests.support.compare.traces import draw, parameter
 
 MICROBATCHES = 6
+
+SCATTER = Reduction(
+    "reduce_scatter_tensor(SUM)", ("dp",), "/me/zero.py:9", "", 64, "gradients", True
+)
 
 Add = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 
@@ -144,3 +150,39 @@ def test_a_master_copy_that_is_rounded_after_a_step_is_narrowed(
         masters(tmp_path / "p", narrow=False, noise=2**-6),
     )
     assert [each.check for each in compare(rung).findings] == found
+
+
+def in_ranges(trace: Trace, add: Add) -> Trace:
+    """The trace, in which each of two ranks holds one half of its own sum before the step."""
+    folder = trace.path / "ranges"
+    spec = RunSpec(program="p.train", axes=Point.of(dp=2).values, dtype="bfloat16")
+    write_manifest(folder, manifest_of(spec, "cpu"))
+    for rank in trace.ranks:
+        given = (e for id, e in rank.tensors.items() if id.kind == "param_grad")
+        terms = [trace.load(rank.rank, event) for event in given]
+        writer = RankWriter(folder, rank.rank)
+        writer.add(SCATTER)
+        for index, term in enumerate(terms, 3 * rank.rank):
+            writer.add_tensor(parameter("param_grad", "fc.weight", 0, index), term)
+        half = slice(32 * rank.rank, 32 * rank.rank + 32)
+        own = add(terms).reshape(-1)[half]
+        flat = (Flat(32 * rank.rank, 32, (8, 8), ("dp",)),)
+        writer.add_tensor(parameter("main_grad", "fc.weight", 0), own, flat)
+        writer.add(StepEvent(0, 3, "", "", True, 0.0))
+        writer.close()
+    return Trace.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("add", "reference", "found"),
+    [
+        (in_bfloat16, in_float32, 1),
+        (in_bfloat16, in_bfloat16, 0),
+        (in_float32, in_float32, 0),
+    ],
+)
+def test_ranges_that_an_optimizers_step_reduces_are_judged_by_what_each_rank_adds_up(
+    tmp_path: Path, add: Add, reference: Add, found: int
+) -> None:
+    candidate = in_ranges(trained(tmp_path / "c", 2, add), add)
+    assert len(doubts(tmp_path, candidate, reference)) == found

@@ -249,3 +249,34 @@ def test_narrow_losses_pass_if_one_loss_needs_float32(tmp_path: Path) -> None:
     given[4] = 2 + draw("loss 4", ()).float()
 
     assert loss_findings(tmp_path, given) == []
+
+
+def norms(path: Path, values: Sequence[torch.Tensor]) -> Trace:
+    """A trace of one gradient norm in each step."""
+    write_manifest(path, manifest_of(RunSpec(program="model.train", dtype="bfloat16"), "cpu"))
+    writer = RankWriter(path, 0)
+    for step, value in enumerate(values):
+        writer.add_tensor(TensorId(step, None, "grad_norm", "", "grad_norm"), value, (), "default")
+        writer.add(StepEvent(step, 1, "", "", True, 0.0))
+    writer.close()
+    return Trace.open(path)
+
+
+@pytest.mark.parametrize(
+    ("steps", "narrow", "found"),
+    [(2, 2, ["narrowed"]), (2, 1, []), (1, 1, []), (3, 3, ["narrowed"])],
+)
+def test_gradient_norms_computed_in_bfloat16_are_one_narrowed_finding(
+    tmp_path: Path, steps: int, narrow: int, found: list[str]
+) -> None:
+    """A single norm may be exact in bfloat16 by chance."""
+    wide = [2 + draw(f"norm {step}", ()).float() for step in range(steps)]
+    ours = [value.bfloat16().float() if i < narrow else value for i, value in enumerate(wide)]
+    noise = [value * (1 + 2**-7) for value in wide]
+    rung = RungTraces(
+        "bfloat16",
+        norms(tmp_path / "candidate", ours),
+        norms(tmp_path / "reference", wide),
+        norms(tmp_path / "noise", noise),
+    )
+    assert [each.check for each in compare(rung).findings] == found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trainsafe.judges.compare.same_computation import other_inputs
+from pytest_trainsafe.judges.compare.same_computation import flaw_of, other_inputs
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import InputEvent, StepEvent
@@ -16,14 +16,15 @@ from tests.support.compare.traces import training
 MEASURES = ((2.0, 0.5), None)
 
 
-def trace(folder: Path, dtype: str, event: InputEvent) -> Trace:
+def trace(folder: Path, dtype: str, event: InputEvent, steps: tuple[bool, ...] = (True,)) -> Trace:
     """A program of whole steps, whose model gets a tensor of numbers and one of labels."""
     write_manifest(folder, manifest_of(RunSpec(program="m.train", axes=(), dtype=dtype), "cpu"))
     writer = RankWriter(folder, 0)
     for record in training(dtype)[:1]:
         writer.add_tensor(record.id, record.tensor)
     writer.add(event)
-    writer.add(StepEvent(0, 0, "", "", True, 0.0))
+    for number, stepped in enumerate(steps):
+        writer.add(StepEvent(number, 0, "", "", stepped, 0.0))
     writer.close()
     return Trace.open(folder)
 
@@ -68,3 +69,21 @@ def test_without_measures_only_runs_of_one_dtype_are_compared(
     tmp_path: Path, dtype: str, found: int
 ) -> None:
     assert len(flaws(tmp_path, InputEvent(0, 0, ("other", "labels")), dtype)) == found
+
+
+@pytest.mark.parametrize(
+    ("ours", "its", "what"),
+    [
+        ((False, True), (True, True), "makes the optimizer's step of step 0"),
+        ((True, True), (True, False), "leaves out the optimizer's step of step 1"),
+        ((False, True), (False, True), None),
+    ],
+)
+def test_another_step_that_a_loss_scaler_leaves_out_is_a_flaw(
+    tmp_path: Path, ours: tuple[bool, ...], its: tuple[bool, ...], what: str | None
+) -> None:
+    """In float64 nothing overflows, so the float64 run trains on where float16 skips a step."""
+    event = InputEvent(0, 0, ("ours", "labels"), MEASURES)
+    reference = trace(tmp_path / "ours", "float32", event, ours)
+    found = flaw_of(reference, trace(tmp_path / "other", "float32", event, its))
+    assert (found and found.what) == what

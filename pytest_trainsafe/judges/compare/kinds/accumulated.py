@@ -7,7 +7,7 @@ the last bits of the wide dtype, and are not those of the exact sum.  Called by 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import msgspec
 import torch
@@ -15,10 +15,10 @@ import torch
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.merge import merge
 from pytest_trainsafe.core.indices import LayoutError
-from pytest_trainsafe.core.layout import Partial
+from pytest_trainsafe.core.layout import Flat, Part, Partial
 from pytest_trainsafe.core.rungs.floating import FLOATING
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.kinds.own_gradients import own_gradients
+from pytest_trainsafe.judges.compare.kinds.own_gradients import Add, own_gradients, range_of
 from pytest_trainsafe.trace.reader import Trace
 
 #: How many rounding errors of float32 the gradient may be apart from the sum that it is taken for:
@@ -32,9 +32,17 @@ def adds_in(trace: Trace, id: TensorId, dtype: torch.dtype, shape: tuple[int, ..
     `dtype` is narrower than float32.  A common factor, such as that of a clip, does not matter.
     False if some rank adds up nothing in the step, or if the exact sum is as close.
     """
-    total = _total(trace, id, lambda left, right: (left + right).to(dtype).to(left.dtype), shape)
-    exact = _total(trace, id, torch.add, shape)
-    found = _merged(trace, id, shape)
+
+    def rounded(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return (left + right).to(dtype).to(left.dtype)
+
+    held = logical_tensor(trace, id, shape)
+    if any(isinstance(each, Flat) for part in held.parts for each in part.layout):
+        compared = _ranges(trace, id, held.parts, rounded)
+    else:
+        sums = _total(trace, id, rounded, shape), _total(trace, id, torch.add, shape)
+        compared = (held.whole, *sums)
+    found, total, exact = compared
     if total is None or exact is None or found is None:
         return False
     # A sum of few, or of equal, terms may be exact in the narrow dtype.
@@ -43,14 +51,31 @@ def adds_in(trace: Trace, id: TensorId, dtype: torch.dtype, shape: tuple[int, ..
     return _distance(found, total) <= _APART < _distance(found, exact)
 
 
-def _merged(trace: Trace, id: TensorId, shape: tuple[int, ...]) -> torch.Tensor | None:
-    return logical_tensor(trace, id, shape).whole
+def _ranges(
+    trace: Trace, id: TensorId, held: Sequence[Part], rounded: Add
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """What ranks hold before the step reduces it, and the sums of their own terms.
+
+    The ranges of all ranks are joined; each is one of another rank's own sum.
+    """
+    by_rank = {part.rank: part for part in held}
+    found: list[list[torch.Tensor]] = []
+    for narrow, wide in zip(
+        own_gradients(trace, id, rounded), own_gradients(trace, id, torch.add), strict=True
+    ):
+        one, other = (range_of(own, by_rank.get(own.rank)) for own in (narrow, wide))
+        if one is not None and other is not None:
+            found.append([one[1].to(torch.float64), one[0], other[0]])
+    if not found:
+        return None, None, None
+    values, total, exact = (torch.cat(each) for each in zip(*found, strict=True))
+    return values, total, exact
 
 
 def _total(
     trace: Trace,
     id: TensorId,
-    add: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    add: Add,
     shape: tuple[int, ...],
 ) -> torch.Tensor | None:
     """The sum over all micro-batches of all ranks, where each rank adds up its own by `add`."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from pytest_trainsafe.align.merge import Part, accumulator
+from pytest_trainsafe.core.layout import Flat
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
 
@@ -32,3 +33,15 @@ def own_gradients(trace: Trace, id: TensorId, add: Add) -> list[Part]:
             return []
         sums.append(own)
     return sums
+
+
+def range_of(own: Part, held: Part | None) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The range that a rank holds of a gradient, in its own gradient and as it is held.
+
+    None if it holds none, or an empty one.
+    """
+    flat = [] if held is None else [each for each in held.layout if isinstance(each, Flat)]
+    if held is None or not flat or not held.tensor.numel():
+        return None
+    [only] = flat
+    return own.tensor.reshape(-1)[only.offset : only.offset + only.length], held.tensor

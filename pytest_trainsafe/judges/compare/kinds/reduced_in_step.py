@@ -21,14 +21,16 @@ from pytest_trainsafe.align.merge import Merged, merge
 from pytest_trainsafe.core.indices import LayoutError
 from pytest_trainsafe.core.layout import Flat, Part, Partial
 from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.kinds.own_gradients import own_gradients
+from pytest_trainsafe.judges.compare.kinds.own_gradients import own_gradients, range_of
 from pytest_trainsafe.judges.compare.patterns.partial_sum import names_axis
 from pytest_trainsafe.trace.facts import Reduction
 from pytest_trainsafe.trace.reader import Trace
 
-#: How many rounding errors two sums of a rank's few micro-batches may be apart, in either order.
-_SUMMED = 16
+#: How many rounding errors of the program's dtype two sums of a rank's few micro-batches may be
+#: apart, in either order.
+_SUMMED = 8
 
 #: The kinds of gradients that an optimizer's step may reduce.
 _GRADIENTS = frozenset({"main_grad", "unclipped_grad"})
@@ -96,22 +98,20 @@ def _own_ranges(candidate: Trace, id: TensorId, merged: Merged) -> list[Part]:
     """
     sums = own_gradients(candidate, id, candidate.numbers.add)
     ranges = {part.rank: part for part in merged.parts}
-    whose = (_has_range(own, ranges.get(own.rank), candidate.numbers) for own in sums)
-    return sums if all(whose) else []
+    apart = _SUMMED * float(torch.finfo(rung_named(candidate.manifest.dtype).dtype).eps)
+    for own in sums:
+        values = range_of(own, ranges.get(own.rank))
+        if values is not None and not _close(*values, apart, candidate.numbers):
+            return []
+    return sums
 
 
-def _has_range(own: Part, part: Part | None, numbers: Arithmetic) -> bool:
-    """Whether a range of a gradient, if there is one, has the values of `own` but for rounding."""
-    if part is None or not part.tensor.numel():
-        return True
-    [flat] = [each for each in part.layout if isinstance(each, Flat)]
-    values = own.tensor.reshape(-1)[flat.offset : flat.offset + flat.length]
-    if values.shape != part.tensor.shape:
+def _close(own: torch.Tensor, held: torch.Tensor, apart: float, numbers: Arithmetic) -> bool:
+    """Whether a range that a rank holds has the values of its own gradient, but for rounding."""
+    if own.shape != held.shape:
         return False
-    apart = numbers.norm(numbers.subtract(values, part.tensor.to(values.dtype)))
-    if numbers.exact or not apart:
-        return not apart
-    return apart <= _SUMMED * torch.finfo(part.tensor.dtype).eps * numbers.norm(values)
+    distance = numbers.norm(numbers.subtract(own, held.to(own.dtype)))
+    return not distance if numbers.exact else distance <= apart * numbers.norm(own)
 
 
 def _differs_after_step(candidate: Trace, id: TensorId) -> bool:

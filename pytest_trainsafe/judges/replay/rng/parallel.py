@@ -45,6 +45,7 @@ def cut_axes(
     `unknown`.
     """
     found: dict[str, tuple[Draw, Draw]] = {}
+    undeclared: set[str] = set()
     for group in draws.groups(axis):
         sites = [{d.site: (d, regions.of(d)) for d in draws.masks(rank)} for rank in group]
         for (one, here), (other, there) in itertools.combinations(
@@ -56,6 +57,7 @@ def cut_axes(
                     continue
                 right, its_region = there[site]
                 equal = left.event.before == right.event.before
+                declared = region is not None
                 if region is None and not equal and _masks_replicas(draws, left, right):
                     region = its_region = frozenset()
                 if region is None:
@@ -71,11 +73,15 @@ def cut_axes(
                     continue
                 if not _is_first(found.get(check), left):
                     found[check] = left, right
+                    undeclared = undeclared - {check} if declared else undeclared | {check}
     for check, (left, right) in found.items():
-        yield _cut_finding(check, draws.name(axis), left, right, regions.compared)
+        verdict: Verdict = "inconclusive" if check in undeclared else "fail"
+        yield _cut_finding(check, draws.name(axis), left, right, regions.compared, verdict)
 
 
-def _cut_finding(check: str, axis: str, left: Draw, right: Draw, compared: bool) -> Finding:
+def _cut_finding(
+    check: str, axis: str, left: Draw, right: Draw, compared: bool, verdict: Verdict
+) -> Finding:
     ranks = name_ranks([left.rank.rank, right.rank.rank])
     place = f"in {when(left)}, {describe_draw(left)}"
     if "same" in check:
@@ -97,9 +103,15 @@ def _cut_finding(check: str, axis: str, left: Draw, right: Draw, compared: bool)
             f"the ranks of {axis} were seeded differently, or one of them drew more numbers "
             "before: copies of an activation need the same mask"
         )
+    if verdict == "inconclusive":
+        place = left.event.module or "*"
+        cause += (
+            f"; if each rank masks its copy for a purpose of its own, declare it with "
+            f'expect_rng("{place}", different="{axis}")'
+        )
     # Ranks of tp are seeded alike for what they hold whole, so the draw of shards is at fault.
     seeds = None if check == "rng:tp_same_dropout" else right
-    return violation(check, message, cause, left, axis, other=seeds)
+    return violation(check, message, cause, left, axis, verdict, seeds)
 
 
 def data_parallel(

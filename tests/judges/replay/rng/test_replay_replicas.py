@@ -40,7 +40,10 @@ def few(at: dict[str, int]) -> torch.Tensor:
 
 def test_ranks_that_mask_one_tensor_differently_are_found(tmp_path: Path) -> None:
     judgement = judge_rng(write(tmp_path / "a", Point.of(tp=2), drawn, replicas))
-    assert [finding.check for finding in judgement.findings] == ["rng:tp_different_dropout"]
+    [finding] = judgement.findings
+    assert (finding.check, finding.verdict) == ("rng:tp_different_dropout", "inconclusive")
+    assert finding.pattern is not None
+    assert 'expect_rng("drop", different="tp")' in finding.pattern.cause
 
 
 @pytest.mark.parametrize("output", [shards, few, None])

@@ -272,7 +272,7 @@ class Attributes:
         self._inside: list[tuple[str, str]] = []
         self._seen: set[tuple[str, tuple[str, ...]]] = set()
         #: What was declared and may have variables that are not in `_base` yet.
-        self._pending: list[rank_state.ModuleState] = []
+        self._pending: list[rank_state.ModuleState] = [*rank_state.modules.values()]
         #: What was replaced, in the order in which it was.
         self._replaced: list[Replaced] = []
         #: The namespace and the name of each, and the places of cells, which have no namespace.

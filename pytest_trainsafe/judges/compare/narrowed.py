@@ -64,7 +64,7 @@ def narrowed(rung: RungTraces, id: TensorId, value: torch.Tensor, reference: tor
     A main gradient of the first step counts as rounded, too, if it is a sum that the ranks rounded.
     Returns "" if a framework is configured to reduce gradients in the candidate's dtype.
     """
-    recipe = rung.dtype
+    recipe = _recipe(rung)
     if id.kind not in {*KINDS, *_VALUES, *_SINGLE} or not rung_named(recipe).low:
         return ""
     if any(recipe in rank.note("reduces_in") for rank in rung.candidate.ranks):
@@ -113,6 +113,11 @@ def _adds_in(rung: RungTraces, id: TensorId, dtype: torch.dtype, shape: tuple[in
     )
 
 
+def _recipe(rung: RungTraces) -> str:
+    """The dtype whose rounding is allowed; of a program that casts to FP8, that of the Run."""
+    return rung.dtype if rung_named(rung.dtype).host else rung.candidate.manifest.dtype
+
+
 def unfit(tensor: torch.Tensor, dtype: torch.dtype) -> int:
     """The number of values that a dtype cannot represent."""
     return int((tensor.to(dtype).to(tensor.dtype) != tensor).sum())
@@ -124,7 +129,7 @@ def _all_rounded(rung: RungTraces, first: TensorId) -> bool:
     Or all its gradient norms.  False for all but the first.  Those without recorded values are left
     out.
     """
-    dtype, kind = rung_named(rung.dtype).dtype, first.kind
+    dtype, kind = rung_named(_recipe(rung)).dtype, first.kind
     if any(unfit(part, dtype) for part in _parts(rung.candidate, [first])):
         return False
     due, ours = (

@@ -86,7 +86,7 @@ def _total(
     if not parts:
         return None
     try:
-        return merge(parts, trace.sizes, shape=shape, where=id).whole
+        return merge(parts, trace.sizes, shape=shape, where=id, numbers=trace.numbers).whole
     except (LayoutError, IndexError):
         return None
 

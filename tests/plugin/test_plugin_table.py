@@ -15,7 +15,7 @@ from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE
 PAGE = Path(__file__).parents[2] / "docs" / "usage.md"
 
 #: Fields of Settings that no option sets and the header does not name: where something is from.
-DERIVED = {"sweep_from_ini", "suite_packs", "root", "started"}
+DERIVED = {"sweep_from_ini", "suite_packs", "root", "started", "rerun"}
 
 #: Fields of Settings that no option sets; besides those, what hooks return.
 OTHERS = DERIVED | {"adapters", "judges", "relations", "launchers", "rungs"}

@@ -270,3 +270,11 @@ def test_a_training_step_has_the_same_bits_in_twenty_runs() -> None:
 
     runs = {tuple(in_turn(program, WORLD, Schedule(seed=seed % 4))) for seed in range(20)}
     assert len(runs) == 1
+
+
+def test_a_group_in_a_process_leaves_no_state_of_its_ranks_behind() -> None:
+    before = vars(dist.distributed_c10d)["_world"]
+
+    assert in_turn(dist.get_world_size, WORLD) == [WORLD] * WORLD
+    assert vars(dist.distributed_c10d)["_world"] is before
+    assert not dist.is_initialized()

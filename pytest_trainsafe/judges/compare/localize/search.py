@@ -243,7 +243,8 @@ def _as_known(known: LocatedBefore) -> Located:
     note = f"not repeated: the failure of {test} starts at the same tensor; found there: {text}"
     source, clauses = known.located.source, known.located.clauses
     same = (*clauses, Clause("as in that test")) if source else ()
-    return Located((("localised", note),), source, same)
+    # With the faults, so that the line to look at first is the same.
+    return Located((("localised", note),), source, same, known.located.faults)
 
 
 def _late(nodeid: str, seconds: float) -> str:

@@ -70,6 +70,8 @@ def test_a_second_failure_of_a_family_refers_to_the_first_localisation(
     known = "starts at the same tensor; found there: Block.forward of blocks.1, outside its"
     assert known in again
     assert "as in that test" in again
+    first_line, same = (text.partition("look at ")[2].partition(" (")[0] for text in (first, again))
+    assert first_line == same != ""
     assert localizing.spent == spent
 
 

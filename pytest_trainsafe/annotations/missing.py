@@ -25,8 +25,13 @@ _MAX_PATH = 4096
 def absent(path: Path) -> MissingFileError:
     """The error of a path at which there is no file."""
     said = f"{excerpt(str(path.absolute()), _MAX_PATH)}: {_SAID}"
+    if not path.absolute().parent.is_dir():
+        return MissingFileError(f"{said}, and no folder {excerpt(str(path.absolute().parent))}")
     if hint := nearest(path.name, _beside(path)):
-        return MissingFileError(f"{said}{hint}")
+        return MissingFileError(
+            f"{said}{hint} If you mean another file, make it, empty: `pytest "
+            "--trainsafe-annotate` does not, because the name may be misspelt"
+        )
     return MissingFileError(
         f"{said}. A relative path begins at the working directory; for a file beside your "
         "program, use Path(__file__).with_name(...). If there is none yet, `pytest "

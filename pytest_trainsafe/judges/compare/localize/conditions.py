@@ -1,8 +1,8 @@
 """Finds the conditions under which modules and the optimizer run in the Runs of a localisation.
 
 A module may run in evaluation mode, unlike in the reference; the optimizer may get gradients that
-were generated.  Reads the events of `record/training/conditions.py` and `generated.py`.  Called by
-`judges.compare.localize.blame`.
+were generated, or not step on some ranks.  Reads the events of `record/training/conditions.py` and
+`generated.py`.  Called by `judges.compare.localize.blame` and `description`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.judges.compare.events import noted
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Altered, Site
@@ -46,6 +47,24 @@ def evaluations(trace: Trace) -> dict[str, Site]:
     """Maps each module that ran in evaluation mode on some rank to the line that set the mode."""
     sites = dict.fromkeys(site for rank in trace.ranks for site in rank.events_of(Site))
     return {site.name: site for site in sites if site.what == "mode"}
+
+
+def unstepped(candidate: Trace) -> str:
+    """The sentence on ranks that leave out a step of the optimizer that others make; else ""."""
+    steps = {
+        rank.rank: {step.step: step.optimizer_stepped for step in rank.steps}
+        for rank in candidate.ranks
+    }
+    ever = {rank: made for rank, made in steps.items() if any(made.values())}
+    for step in dict.fromkeys(step for made in ever.values() for step in made):
+        left = [rank for rank, made in ever.items() if made.get(step) is False]
+        if 0 < len(left) < len(ever):
+            does = "leave" if len(left) > 1 else "leaves"
+            return (
+                f"{name_ranks(left)} {does} out the optimizer's step of step {step}, which the "
+                "other ranks make"
+            )
+    return ""
 
 
 def _altered(trace: Trace) -> set[tuple[int, int | None, str]]:

@@ -46,7 +46,7 @@ from pytest_trainsafe.judges.compare.localize.code.sharper import (
     sharper,
 )
 from pytest_trainsafe.judges.compare.localize.code.unheld import UnheldLines
-from pytest_trainsafe.judges.compare.localize.conditions import Steps
+from pytest_trainsafe.judges.compare.localize.conditions import Steps, unstepped
 from pytest_trainsafe.judges.compare.localize.gradients import (
     able_to_sum,
     loss_text,
@@ -104,6 +104,8 @@ def located(
     for number, text in enumerate(description.reductions(first)):
         rows.append(("" if number else "reduced by", text))
     rows += reasons(rung.candidate, comparison, first)
+    if left := unstepped(rung.candidate):
+        rows.insert(0, ("steps", left))
     if axis:
         rows.append(("axis", of_no_axis(axis, rung.candidate, faults[0])))
     named = tuple((fault.phase, fault.target) for fault in faults)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.compare.localize.conditions import unstepped
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Altered, Site
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import StepEvent
 from tests.support.compare.clipped_traces import rung
-from tests.support.compare.traces import only
+from tests.support.compare.traces import Bench, only
 from tests.support.localize.blamed_traces import (
     blamed,
     calling,
@@ -78,3 +81,25 @@ def test_a_module_in_evaluation_mode_only_in_the_reference_is_reported_in_traini
     both = in_the_reference_too(wrong, *EVALUATED)
     text = text_of(located_faults(dataclasses.replace(both, candidate=wrong.candidate)))
     assert "it runs in training mode, and in evaluation mode in the reference" in text
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        ([(True, True), (True, False)], "rank 1 leaves out the optimizer's step of step 1"),
+        ([(True, True), (False, False)], ""),  # a rank without an optimizer
+        ([(True, False), (True, False)], ""),
+    ],
+)
+def test_a_rank_that_leaves_out_a_step_that_others_make_is_named(
+    tmp_path: Path, made: list[tuple[bool, ...]], text: str
+) -> None:
+    trace = Bench(tmp_path).rung(Point.of(dp=2)).candidate
+    ranks = [
+        dataclasses.replace(
+            rank, steps=[StepEvent(n, 2, "", "", did, 0.0) for n, did in enumerate(steps)]
+        )
+        for rank, steps in zip(trace.ranks, made, strict=True)
+    ]
+    assert unstepped(trace.with_ranks(ranks)).startswith(text)
+    assert bool(unstepped(trace.with_ranks(ranks))) == bool(text)

@@ -116,7 +116,8 @@ def wrong_rows(
     if has == due - 1 and length % due:  # rounded down where the layout gives the first ranks more
         text += (
             f". {length} rows cannot be cut evenly here: distribute the remainder, or exclude such "
-            "Points with @requires(divides(PARAMETER, AXIS)) at the program"
+            "Points with @requires(divides(PARAMETER, AXIS)) at the program (both are in the "
+            "package pytest_trainsafe)"
         )
     return text
 

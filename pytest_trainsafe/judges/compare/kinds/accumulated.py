@@ -15,10 +15,15 @@ import torch
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.merge import merge
 from pytest_trainsafe.core.indices import LayoutError
-from pytest_trainsafe.core.layout import Flat, Part, Partial
+from pytest_trainsafe.core.layout import Part, Partial
 from pytest_trainsafe.core.rungs.floating import FLOATING
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.kinds.own_gradients import Add, own_gradients, range_of
+from pytest_trainsafe.judges.compare.kinds.own_gradients import (
+    Add,
+    in_ranges,
+    own_gradients,
+    range_of,
+)
 from pytest_trainsafe.trace.reader import Trace
 
 #: How many rounding errors of float32 the gradient may be apart from the sum that it is taken for:
@@ -37,7 +42,7 @@ def adds_in(trace: Trace, id: TensorId, dtype: torch.dtype, shape: tuple[int, ..
         return (left + right).to(dtype).to(left.dtype)
 
     held = logical_tensor(trace, id, shape)
-    if any(isinstance(each, Flat) for part in held.parts for each in part.layout):
+    if in_ranges(held.parts):
         compared = _ranges(trace, id, held.parts, rounded)
     else:
         sums = _total(trace, id, rounded, shape), _total(trace, id, torch.add, shape)
@@ -72,12 +77,7 @@ def _ranges(
     return values, total, exact
 
 
-def _total(
-    trace: Trace,
-    id: TensorId,
-    add: Add,
-    shape: tuple[int, ...],
-) -> torch.Tensor | None:
+def _total(trace: Trace, id: TensorId, add: Add, shape: tuple[int, ...]) -> torch.Tensor | None:
     """The sum over all micro-batches of all ranks, where each rank adds up its own by `add`."""
     terms = own_gradients(trace, id, add)
     mesh = trace.sizes.mesh

@@ -19,11 +19,11 @@ import torch
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.merge import Merged, merge
 from pytest_trainsafe.core.indices import LayoutError
-from pytest_trainsafe.core.layout import Flat, Part, Partial
+from pytest_trainsafe.core.layout import Part, Partial
 from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.kinds.own_gradients import own_gradients, range_of
+from pytest_trainsafe.judges.compare.kinds.own_gradients import in_ranges, own_gradients, range_of
 from pytest_trainsafe.judges.compare.patterns.partial_sum import names_axis
 from pytest_trainsafe.trace.facts import Reduction
 from pytest_trainsafe.trace.reader import Trace
@@ -57,7 +57,7 @@ def reduced_in_step(
     if id.kind not in _GRADIENTS or any(f.check != "replicas" for f in merged.findings):
         return None
     terms = merged.parts
-    if _in_ranges(merged):
+    if in_ranges(merged.parts):
         if merged.tensor is None or not _axes(candidate, 1) or passes(merged.tensor):
             return None
         terms = _own_ranges(candidate, id, merged)
@@ -85,10 +85,6 @@ def reduced_in_step(
                 how = f"the {name} over {' and '.join(axes)}"
                 return ReducedInStep(Merged(value, [], merged.parts), how)
     return None
-
-
-def _in_ranges(merged: Merged) -> bool:
-    return any(isinstance(each, Flat) for part in merged.parts for each in part.layout)
 
 
 def _own_ranges(candidate: Trace, id: TensorId, merged: Merged) -> list[Part]:

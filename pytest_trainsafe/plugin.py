@@ -106,10 +106,12 @@ def pytest_configure_node(node: Any) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_node_collection_finished(node: Any) -> None:
+def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
     """Shows the network's risk and the progress of Points, once a worker has trainsafe tests."""
     from pytest_trainsafe.report.run.live_workers import name_risk, start_for_workers
+    from pytest_trainsafe.report.run.order import keep_order
 
+    keep_order(node.config, ids)
     name_risk(node.config)
     start_for_workers(node.config)
 

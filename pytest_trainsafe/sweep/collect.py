@@ -201,9 +201,11 @@ def _complaint(
     for name, _ in settings.sweep:
         if name not in declared:
             of_all = ", or choose the dtypes of all tests with --trainsafe-dtype"
+            # An axis that exists is no misspelling of one that no test declares either.
+            meant = {*declared} if name in AXES else {*declared, *AXES}
             return (
                 f"{OPTION}: no collected trainsafe test declares the axis {shown(name)}"
-                f"{nearest(name, {*declared, *AXES} - {name})}\n"
+                f"{nearest(name, meant)}\n"
                 f"  declared axes: {listing(declared) or 'none'}\n"
                 f"  a sweep gives other values to axes of markers: add {name}=[...] to one"
                 f"{of_all if name == 'dtype' else ''}"

@@ -138,6 +138,12 @@ def test_an_axis_that_no_collected_test_declares_is_an_error(swept):
     )
 
 
+def test_an_axis_that_exists_is_not_taken_for_a_misspelling_of_another(swept):
+    result = swept.runpytest_inprocess("--trainsafe-sweep", "pp=2")
+
+    result.stdout.fnmatch_lines(["*no collected trainsafe test declares the axis 'pp'"])
+
+
 def test_a_sweep_of_dtypes_that_no_test_declares_names_the_option_for_dtypes(swept):
     result = swept.runpytest_inprocess("--trainsafe-sweep", "dtype=exact")
 

@@ -49,9 +49,10 @@ def _write_page(reporter: pytest.TerminalReporter) -> None:
     if not tests:
         return
     from pytest_trainsafe.report.html.write import write_report
+    from pytest_trainsafe.report.run.order import in_order
     from pytest_trainsafe.report.run.outcome import outcomes
 
-    write_report(reporter, tests, outcomes(tests))
+    write_report(reporter, tests, in_order(reporter.config, outcomes(tests)))
 
 
 def _conclude_tests(
@@ -61,10 +62,11 @@ def _conclude_tests(
     folder: Path | None,
 ) -> None:
     from pytest_trainsafe.report.run.families import families
+    from pytest_trainsafe.report.run.order import in_order
     from pytest_trainsafe.report.run.outcome import outcomes, seconds_of
     from pytest_trainsafe.report.run.summary import write_summary
 
-    found = outcomes(reports)
+    found = in_order(reporter.config, outcomes(reports))
     causes = families(found)
     write_summary(reporter, reports, found, causes)
     from pytest_trainsafe.report.run.github import is_wanted, write_github

@@ -36,9 +36,9 @@ RESULTS = ("verdict", "error/allowed", "tensors", "seconds")
 def tables(found: Sequence[Outcome], most: int = 20) -> list[Table]:
     """A Table for each test; those with failures and the largest errors come first.
 
-    The Points of a test are in the order in which they ran, which is that of its sweep.  But if
-    there are more than `most` Points, of which a report may leave out the last, failures and the
-    largest errors come first.
+    The Points of a test are in the order of `found`, which is that of its sweep.  But if there are
+    more than `most` Points, of which a report may leave out the last, failures and the largest
+    errors come first.
     """
     by_test: dict[str, list[Outcome]] = {}
     for outcome in found:

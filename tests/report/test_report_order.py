@@ -1,0 +1,48 @@
+"""The tests in a report are in the order of their collection, also with pytest-xdist."""
+
+import os
+
+import pytest
+
+WAITING = """
+import os
+import select
+
+import pytest
+from pytest_trainsafe.sweep.point_summary import attach_summary
+
+@pytest.fixture
+def turn(request):
+    if "tp2" in request.node.name:
+        # Begins after the other worker has reported the other test.
+        assert select.select([os.open("pipe", os.O_RDWR)], [], [], 60)[0]
+
+@pytest.mark.trainsafe("program:train", tp=[2, 4])
+def test_judged(request, turn):
+    summary = {"point": "", "verdict": "pass", "rungs": [], "seconds": {"train": 1.0}}
+    attach_summary(request.node, summary)
+"""
+
+TELLING = """
+import os
+
+import pytest
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish(nodeid):
+    if "tp4" in nodeid and "PYTEST_XDIST_WORKER" in os.environ:
+        os.write(os.open("pipe", os.O_RDWR), b"reported")
+"""
+
+
+def test_points_of_workers_are_shown_in_the_order_of_the_sweep(project):
+    pytest.importorskip("xdist")
+    os.mkfifo(project.path / "pipe")
+    project.makepyfile(WAITING)
+    project.makeconftest(TELLING)
+
+    result = project.runpytest_inprocess("-n", "2")
+
+    result.assert_outcomes(passed=2)
+    rows = ["  tp  verdict *", "  2   pass *", "  4   pass *"]
+    result.stdout.fnmatch_lines(rows, consecutive=True)

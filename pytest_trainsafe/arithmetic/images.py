@@ -110,7 +110,7 @@ class Images:
 
     def note(self, numbers: torch.Tensor, images: torch.Tensor) -> None:
         """Let each of `numbers` have the image at the same place, unless it has one."""
-        self.note_bits(bits_of(numbers.reshape(-1)), bits_of(images.reshape(-1)))
+        self.note_bits(bits_of(numbers).reshape(-1), bits_of(images).reshape(-1))
 
     def note_bits(self, keys: Bits, values: Bits) -> None:
         """The same of bits, in one dimension."""
@@ -127,11 +127,16 @@ class Images:
         self._runs.append(run)
         self._noted.add(new)
 
-    def find(self, numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Which of `numbers` have an image, and the images; None if none has."""
+    def find(
+        self, numbers: torch.Tensor, bits: Bits | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Which of `numbers` have an image, and the images; None if none has.
+
+        `bits` are those of the numbers, if the caller has them.
+        """
         if not self._runs or not numbers.numel():
             return None
-        wanted = bits_of(numbers.reshape(-1))
+        wanted = (bits_of(numbers) if bits is None else bits).reshape(-1)
         likely = self._noted.places(wanted)
         if not len(likely):
             return None

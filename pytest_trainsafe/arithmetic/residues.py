@@ -189,7 +189,7 @@ class Residues(Numbers):
         if bits is None:
             return _with_infinities(torch.neg, self.negate, (x,))
         result = numbers_of(field.negative_of(bits[0]))
-        if (known := self._powers.find(x)) is not None:
+        if (known := self._powers.find(x, bits[0])) is not None:
             self.multiplications += 1
             self._powers.note(result[known[0]], field.inverse(known[1][known[0]]))
         return result
@@ -202,10 +202,13 @@ class Residues(Numbers):
             return self._times(self.lift(x), self.lift(y))
         if not isinstance(x, torch.Tensor):
             return self._times(self.lift(y), self.lift(x))
-        return self._multiply(self.lift(x), self.lift(y))
+        x, y = self.lift(x), self.lift(y)
+        return self._product(x, y, residues_in(x, y))
 
-    def _multiply(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        bits = residues_in(x, y)
+    def _product(
+        self, x: torch.Tensor, y: torch.Tensor, bits: Sequence[Bits] | None
+    ) -> torch.Tensor:
+        """The product; `bits` are those of both, or None if one has an infinity or a NaN."""
         if bits is None:
             return _with_infinities(torch.mul, field.multiply, (x, y), signs=False)
         product = numbers_of(field.product_of(*bits))
@@ -218,8 +221,11 @@ class Residues(Numbers):
 
         DTensor so divides a norm by sqrt(n), where n ranks are to add up its square.
         """
-        product = self._multiply(x, constant)
-        known = self._squares.find(x) if x.numel() <= _NORMS else None
+        bits = residues_in(x, constant)
+        product = self._product(x, constant, bits)
+        if x.numel() > _NORMS:
+            return product
+        known = self._squares.find(x, bits[0] if bits else None)
         if known is not None and residues_in(constant) is not None:
             squares = field.multiply(known[1][known[0]], self.square(constant))
             self._squares.note(product[known[0]], squares)
@@ -232,7 +238,7 @@ class Residues(Numbers):
         if bits is None:
             return _with_infinities(torch.square, self.square, (x,))
         product = numbers_of(field.product_of(*bits, *bits))
-        known = self._squares.find(x)
+        known = self._squares.find(x, bits[0])
         return product if known is None else torch.where(known[0], known[1], product)
 
     def inverse(self, x: Value) -> torch.Tensor:
@@ -241,7 +247,7 @@ class Residues(Numbers):
         bits = residues_in(x)
         if bits is not None and bits[0].all():
             result = numbers_of(field.inverse_of(bits[0]))
-            known = self._squares.find(x)
+            known = self._squares.find(x, bits[0])
             if known is not None:
                 self._squares.note(result[known[0]], field.inverse(known[1][known[0]]))
             return result
@@ -284,10 +290,10 @@ class Residues(Numbers):
         if upper.any():
             hashed[upper] = field.inverse_of(_not_zero(hashed[upper]))
         result = numbers_of(np.where(bits == 0, _ONE, hashed))
-        known = self._powers.find(x)
+        known = self._powers.find(x, bits)
         if known is not None:
             result = torch.where(known[0], known[1], result)
-            shifted = self._shifts.find(x)
+            shifted = self._shifts.find(x, bits)
             if shifted is not None:
                 self._scaled.note(result[shifted[0]], shifted[1][shifted[0]])
         return result

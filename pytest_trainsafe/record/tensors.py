@@ -10,6 +10,7 @@ import xxhash
 from torch.utils.hooks import RemovableHandle
 
 from pytest_trainsafe.compat.autograd import outside_transforms
+from pytest_trainsafe.compat.dispatch_modes import without_modes
 from pytest_trainsafe.compat.tensors import base_of, local_part, version_of
 from pytest_trainsafe.core.layout import Layout, Sizes
 from pytest_trainsafe.launch.collectives.ledger import name_tensor
@@ -22,6 +23,9 @@ def local_values(tensor: Any) -> torch.Tensor:
     if type(tensor) is torch.Tensor and not tensor.requires_grad:
         return tensor
     with outside_transforms():
+        if type(tensor) is torch.Tensor:  # no operator of the program, so no mode need see it
+            with without_modes():
+                return tensor.detach()
         local: torch.Tensor = tensor.detach()
         if is_dtensor(local):
             local = local.to_local()  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -68,6 +69,15 @@ def test_a_mean_annotation_is_suggested_only_if_gradients_are_averaged_by_hand(
     assert (
         "a division by dp is missing, or a sum over dp counts replicas; if the size matches" in text
     )
+
+
+@pytest.mark.trainsafe(train, dp=2, dtype="float64")
+def test_a_gradient_that_is_summed_twice_has_both_lines(candidate_trace, reference_trace):
+    judge(candidate_trace, reference_trace, way="by hand, undivided", share=False)
+    text = report(candidate_trace, reference_trace, way="by hand, twice", share=False)
+    assert "the value is 2 times the reference, a factor of dp" in text
+    lines = r"\S*wrapped_program.py:\d+"
+    assert re.search(f"the gradient is summed over dp twice, at {lines} and {lines} ", text)
 
 
 @pytest.mark.trainsafe(train, dp=2, dtype="float64", args={"norm": False})

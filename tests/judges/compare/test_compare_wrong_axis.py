@@ -48,3 +48,20 @@ def test_the_collectives_of_a_gradient_tell_a_sum_over_the_wrong_axis_from_an_av
     both = explain(dataclasses.replace(wrong, summed=frozenset({"tp", "dp"})))
     assert both is not None
     assert both.short == "partial sums over dp, average missing"
+
+
+def test_a_gradient_that_is_summed_over_an_axis_again_is_said_to_be() -> None:
+    point = Point.of(tp=2, dp=2)
+    wrong = wrong_tensor(reference_tensor(), lambda r, at: 2 * r, point=point, kind="main_grad")
+    found = explain(dataclasses.replace(wrong, again={"dp": ("a.py:3", "a.py:5")}))
+    assert found is not None
+    assert found.cause == "the gradient is summed over dp twice, at a.py:3 and a.py:5"
+    assert (found.axis, found.short) == ("dp", "2 times the reference, a factor of dp")
+
+
+def test_more_sums_than_a_factor_shows_do_not_explain_it() -> None:
+    point = Point.of(tp=2, dp=2)
+    wrong = wrong_tensor(reference_tensor(), lambda r, at: 2 * r, point=point, kind="main_grad")
+    found = explain(dataclasses.replace(wrong, again={"dp": ("a.py:3", "a.py:3", "a.py:5")}))
+    assert found is not None
+    assert found.cause.startswith("a division by dp or tp is missing")

@@ -119,6 +119,7 @@ def _wrong(
         only=_only_axis(rung),
         computed=_computed(rung, id),
         summed=_summed(rung, id),
+        again=_summed_again(rung, id),
         numbers=rung.numbers,
     )
 
@@ -238,6 +239,26 @@ def _summed(rung: RungTraces, id: TensorId) -> frozenset[str]:
             if call.name == f"{id.path}.grad" and call.reduce in ("SUM", "AVG"):
                 found.update(rung.candidate.point.axes_between(call.ranks))
     return frozenset(found)
+
+
+def _summed_again(rung: RungTraces, id: TensorId) -> dict[str, tuple[str, ...]]:
+    """The lines of all_reduce calls that sum a gradient over an axis several times in a step.
+
+    They are the calls of one rank that were given the gradient by its name.
+    """
+    if id.kind not in ("main_grad", "unclipped_grad"):
+        return {}
+    for rank in rung.candidate.ranks:
+        lines: dict[str, list[str]] = {}
+        for call in rank.events_of(CollectiveEvent):
+            sums = call.op == "all_reduce" and call.reduce == "SUM"
+            if sums and call.step == id.step and call.name == f"{id.path}.grad":
+                axes = rung.candidate.point.axes_between(call.ranks)
+                if len(axes) == 1 and len(call.ranks) == rung.candidate.sizes[axes[0]]:
+                    lines.setdefault(axes[0], []).append(call.site)
+        if lines:
+            return {axis: tuple(each) for axis, each in lines.items() if len(each) > 1}
+    return {}
 
 
 def _finite(rung: RungTraces, id: TensorId) -> torch.Tensor | None:

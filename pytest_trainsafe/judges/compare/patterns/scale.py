@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 import msgspec
 import torch
 
+from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.layout import Scaled
 from pytest_trainsafe.core.mesh import OverMesh, mesh_of
@@ -93,6 +94,10 @@ def _named(factor: float, names: list[str], wrong: WrongTensor) -> Pattern:
             "the optimizer's step has a wrong factor: its learning rate or a beta, or a division "
             f"by {_or([_plain(name) for name in names])}"
         )
+    for over, lines in wrong.again.items():
+        if over in names and abs(factor / wrong.sizes[over] ** (len(lines) - 1) - 1) < BLUR:
+            found = Pattern("scaled", text, over, _summed_again(over, lines), factor, (over,))
+            return of_axis(found, over)
     first = names[0].removeprefix("1/")
     axis = first if first in wrong.sizes else ""
     found = _possible(Pattern("scaled", text, axis, cause, factor, tuple(names)))
@@ -166,6 +171,13 @@ def _cause(factor: float, size: str, again: str = "") -> str:
     if factor > 1:
         return f"a division by {number} is missing, or a sum over {again or size} counts replicas"
     return f"it is divided by {number} once too often, or a sum over {again or size} is missing"
+
+
+def _summed_again(axis: str, lines: Sequence[str]) -> str:
+    """The cause of a factor of `axis`, over which the calls at these lines all sum a gradient."""
+    often = "twice" if len(lines) == 2 else f"{len(lines)} times"
+    named = " and ".join(map(relative, dict.fromkeys(lines)))
+    return f"the gradient is summed over {axis} {often}, at {named}"
 
 
 def _plain(name: str) -> str:

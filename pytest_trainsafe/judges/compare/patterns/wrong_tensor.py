@@ -44,7 +44,8 @@ class WrongTensor:
     previous step, in the reference's values.
     If the tensor is an update, `parameters` has the reference's values before and after the step.
     `computed` maps each rank to the micro-batches that it computes in the tensor's step, and
-    `summed` has the axes over which recorded collectives sum or average the tensor, by its name.
+    `summed` has the axes over which recorded collectives sum or average the tensor, by its name,
+    and `again` the lines that sum it over an axis in one step, of axes for which there are several.
     `numbers` is the arithmetic of the rung.
     """
 
@@ -65,6 +66,7 @@ class WrongTensor:
     only: str = ""
     computed: Mapping[int, frozenset[int]] = field(default_factory=dict)
     summed: frozenset[str] = frozenset()
+    again: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     numbers: Arithmetic = FLOATING
     error: float = field(init=False)
 

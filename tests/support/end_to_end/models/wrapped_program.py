@@ -26,9 +26,10 @@ def sums(state, bucket):  # no type hints: DDP wants classes, not strings
 class ByHand(nn.Module):
     """Reduces gradients in its own method `reduce`, which pytest-trainsafe does not recognize."""
 
-    def __init__(self, inside: nn.Module, group: dist.ProcessGroup, divide: bool) -> None:
+    def __init__(self, inside: nn.Module, group: dist.ProcessGroup, way: str) -> None:
         super().__init__()
-        self.module, self.group, self.divide = inside, group, divide
+        self.module, self.group = inside, group
+        self.divide, self.again = way == "by hand", way == "by hand, twice"
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.module(x)
@@ -40,6 +41,8 @@ class ByHand(nn.Module):
             dist.all_reduce(parameter.grad, group=self.group)
             if self.divide:
                 parameter.grad /= self.group.size()
+        for parameter in self.parameters() if self.again else ():
+            dist.all_reduce(parameter.grad, group=self.group)
 
 
 def wrap(ctx: Any, model: nn.Module, way: str) -> tuple[nn.Module, nn.Module]:
@@ -54,7 +57,7 @@ def wrap(ctx: Any, model: nn.Module, way: str) -> tuple[nn.Module, nn.Module]:
                 sharded.set_force_sum_reduction_for_comms(True)
         return model, model
     if way.startswith("by hand"):
-        own = ByHand(model, ctx.group("dp"), way == "by hand")
+        own = ByHand(model, ctx.group("dp"), way)
         return own, own
     wrapped = DistributedDataParallel(model, process_group=ctx.group("dp"))
     if way == "hook":

@@ -17,6 +17,7 @@ from pytest_trainsafe.core.layout import Flat, Sizes
 from pytest_trainsafe.record.adapter import RankTensor
 from pytest_trainsafe.record.layouts.flat_ranges import optimizer_range
 from pytest_trainsafe.record.tensors import local_values, name_in_ledger
+from pytest_trainsafe.record.training.masters import Masters
 from pytest_trainsafe.record.training.optimizer import states
 
 
@@ -74,9 +75,17 @@ class AttributeParameterAdapter:
         return f"the main_param of {name} does not have the parameter's shape"
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
-        """Yields the optimizer's state tensors for the parameter or its `main_param`, with keys."""
+        """Yields the optimizer's state tensors for the parameter or its `main_param`, with keys.
+
+        If the `main_param` is a view of a flat tensor that the optimizer updates, they are its part
+        of the tensor's states.
+        """
         flat_range = optimizer_range(name, parameter, self.sizes)
+        found = False
         for key, value in states(self.optimizer, parameter):
+            found = True
+            yield key, state_tensor(name, key, value, flat_range)
+        for key, value in () if found else Masters(self.optimizer).states(parameter):
             yield key, state_tensor(name, key, value, flat_range)
 
 

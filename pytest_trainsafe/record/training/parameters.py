@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from pytest_trainsafe.record.tensors import (
 )
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.contributions import Contributions
+from pytest_trainsafe.record.training.masters import is_copy, received
 from pytest_trainsafe.record.training.optimizer import listen, owned_by, stepping
 from pytest_trainsafe.record.training.parameter_adapter import AttributeParameterAdapter
 from pytest_trainsafe.record.training.unclipped import Unclipped, Waiting
@@ -91,6 +93,7 @@ class ParameterRecorder:
         self._with_gradient: set[str] = set()
         self._noted: set[str] = set()
         self._replacer = replacer
+        self._received = partial(received, self.parameter_adapter, parameters, self.sizes)
         self._unclipped = Unclipped(spec, clock, writer, parameters, self._gradients)
         #: Removes the loss scale from a gradient, if a framework uses one.
         self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda grad: grad
@@ -303,7 +306,8 @@ class ParameterRecorder:
             for name, parameter in self.parameters.items()
             if name not in self._main_written and id(parameter) not in others
         }
-        held = {name: held for name, held in self._held_main_grads() if name in to_write}
+        found = self._held_main_grads(stepping=bool(owned))
+        held = {name: held for name, held in found if name in to_write}
         if held:
             self._main_written |= to_write
             self._main_held |= held.keys()
@@ -318,18 +322,21 @@ class ParameterRecorder:
             for name in sorted(to_write - held.keys()):
                 self._replacer.absent(self._where("main_grad", name), self.parameters[name])
 
-    def _held_main_grads(self) -> Iterator[tuple[str, RankTensor]]:
-        """Yields the main gradients; for freed ones, the gradients that `enter_wrapper` kept."""
-        for name, parameter in self.parameters.items():
-            held = self.parameter_adapter.main_grad(name, parameter)
+    def _held_main_grads(self, stepping: bool = False) -> Iterator[tuple[str, RankTensor]]:
+        """Yields the main gradients; for freed ones, the gradients that `enter_wrapper` kept.
+
+        They are those of master copies if an optimizer of these is `stepping`.
+        """
+        optimizer = self.optimizer if stepping and self.engine is None else None
+        for name, held in self._received(optimizer):
             held = held or self._seen_by_wrapper.get(name)
             if held is not None:
                 yield name, held
 
-    def _gradients(self) -> Iterator[Waiting]:
+    def _gradients(self, clip: Clip) -> Iterator[Waiting]:
         """Snapshots of the present main gradients, to be written as the gradients before a clip."""
-        for name, parameter in self.parameters.items():
-            held = self.parameter_adapter.main_grad(name, parameter)
+        optimizer = self.optimizer if clip.parameters and self.engine is None else None
+        for name, held in self._received(optimizer, clip.parameters or ()):
             if held is None or (held.flat_range is not None and not held.flat_range.length):
                 continue
             where = self._where("unclipped_grad", name)
@@ -339,7 +346,7 @@ class ParameterRecorder:
 
     def _add_value(self, name: str, parameter: nn.Parameter, step: int | None = None) -> None:
         held = self.parameter_adapter.value(name, parameter)
-        copy = self._is_copy(name, parameter, held)
+        copy = is_copy(held, self.parameter_adapter.master(name, parameter))
         self._add("param", name, held, step=step, copy=copy)
 
     def _add_master(self, name: str, parameter: nn.Parameter, step: int | None = None) -> None:
@@ -417,14 +424,15 @@ class ParameterRecorder:
         self,
         name: str,
         tensor: torch.Tensor,
-        partial: tuple[str, ...] = (),
+        summed_over: tuple[str, ...] = (),
         whole: bool = False,
         flat_range: Flat | None = None,
     ) -> tuple[Layout, str]:
         """The layout of a tensor that belongs to the parameter `name`, and the layout's source.
 
         A DTensor's placements give its layout.  Other tensors have the parameter's layout; of this,
-        `whole` keeps only the ranks that own an expert.  Adds `flat_range` and sums over `partial`.
+        `whole` keeps only the ranks that own an expert.  Adds `flat_range`, and the sums over the
+        axes `summed_over`.
         """
         given = self.layouts[name]
         if whole:  # still restricted to the owners, if the parameter has owners
@@ -432,18 +440,5 @@ class ParameterRecorder:
         layout, source = own_layout(tensor, self.sizes) or given
         if flat_range is not None:
             layout = (*(layout if flat_range.shape else ()), flat_range)
-        return (summed(layout, partial, mesh_of(self.sizes)) if partial else layout), source
-
-    def _is_copy(self, name: str, parameter: nn.Parameter, held: RankTensor) -> bool:
-        """Whether this rank's part of a parameter equals the rounded values of its master copy."""
-        master = self.parameter_adapter.master(name, parameter)
-        if not isinstance(master, RankTensor):
-            return False
-        value, masters = local_values(held.tensor), local_values(master.tensor)
-        if master.flat_range is not None and not master.flat_range.length:
-            return True
-        if master.flat_range is not None and held.flat_range is None:
-            value = value.reshape(-1).narrow(0, master.flat_range.offset, master.flat_range.length)
-        elif master.flat_range != held.flat_range:
-            return False
-        return value.shape == masters.shape and torch.equal(value, masters.to(value.dtype))
+        summed_up = summed(layout, summed_over, mesh_of(self.sizes)) if summed_over else layout
+        return summed_up, source

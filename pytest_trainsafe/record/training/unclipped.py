@@ -39,7 +39,7 @@ Waiting = tuple[TensorId, TensorSnapshot, Layout, str]
 class Unclipped:
     """Holds snapshots of the gradients, which are taken when a step first clips them.
 
-    `gradients` yields snapshots of the present gradients.
+    `gradients` yields snapshots of the present gradients, those that a clip is given.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Unclipped:
         clock: Clock,
         writer: RankWriter,
         parameters: Mapping[str, torch.Tensor],
-        gradients: Callable[[], Iterator[Waiting]],
+        gradients: Callable[[Clip], Iterator[Waiting]],
     ) -> None:
         self.spec = spec
         self.clock = clock
@@ -78,7 +78,7 @@ class Unclipped:
             return  # the norm of other tensors
         self._seen = True
         if not self._taken and self.spec.records("unclipped_grad"):
-            self._held = list(self.gradients())
+            self._held = list(self.gradients(clip))
         self._taken = True
         if clip.how != "nothing":
             self._functions.append(clip.function)

@@ -220,6 +220,22 @@ def test_gradients_scaled_before_the_norm_is_computed_lead_the_report(tmp_path: 
     assert first.pattern.axis == "dp"
 
 
+def test_a_factor_that_clipping_takes_out_of_the_gradients_leads_with_the_norm(
+    tmp_path: Path,
+) -> None:
+    """If the norm alone were wrong, clipping by it would double every gradient.
+
+    The gradients differ by what clipping adds to the norm, 1e-6.
+    """
+    edit = both(scaled(0.5, "grad_norm"), scaled(1 - 1e-6, "main_grad"))
+    found = judged(rung(tmp_path, Point.of(dp=2), edit))
+    assert found.factor is None
+    first = lead(found)
+    assert first.where == NORM
+    assert first.pattern is not None
+    assert first.pattern.text == "the value is 0.5 times the reference, a factor of 1/dp"
+
+
 def test_a_common_factor_with_a_correct_norm_is_blamed_on_clipping(tmp_path: Path) -> None:
     found = judged(rung(tmp_path, TP, scaled(2.0, "main_grad")))
     assert found.factor is not None

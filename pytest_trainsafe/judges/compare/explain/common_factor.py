@@ -87,9 +87,11 @@ def with_factor(rung: RungTraces, comparison: Comparison) -> Comparison:
 
     If the factor is one of clipping, the findings that cause it come first.  Otherwise a wrong
     gradient norm is moved behind the wrong gradients from which it is computed; programs may report
-    it earlier.
+    it earlier.  If clipping takes a factor out of the gradients, only the norm shows it.
     """
     factor = None if rung.numbers.exact else common_factor(rung, comparison)
+    if factor is not None and factor.clips == "wrong norm" and _is_taken_out(factor):
+        return _led_by_norm(comparison, factor.step)
     if factor is None or not factor.clips:
         return dataclasses.replace(_norm_after_gradients(comparison), factor=factor)
     return led_by_cause(rung, comparison, factor)
@@ -106,6 +108,24 @@ def _norm_after_gradients(comparison: Comparison) -> Comparison:
     norms = [f for f in before if _is_norm(f, step)]
     kept = [f for f in before if not _is_norm(f, step)]
     return dataclasses.replace(comparison, findings=[*kept, *norms, *after])
+
+
+def _is_taken_out(factor: Factor) -> bool:
+    """Whether gradients of a wrong norm are right after clipping, but for what it adds to the norm.
+
+    Then all gradients have the norm's factor before they are clipped.  If the norm alone had it,
+    clipping by this norm would put the factor into every gradient.
+    """
+    return all(abs(each - 1) <= 10 * BLUR for each in factor.factors.values())
+
+
+def _led_by_norm(comparison: Comparison, step: int) -> Comparison:
+    """A copy of a comparison in which the wrong norm of a step comes before its gradients."""
+    first = [f for f in comparison.findings if f.verdict == "fail" and _is_norm(f, step)]
+    rest = [f for f in comparison.findings if f.verdict != "fail" or not _is_norm(f, step)]
+    wrong = {*_wrong_gradients(comparison)}
+    place = next(number for number, f in enumerate(rest) if f.where in wrong)
+    return dataclasses.replace(comparison, findings=[*rest[:place], *first, *rest[place:]])
 
 
 def led_by_cause(rung: RungTraces, comparison: Comparison, factor: Factor) -> Comparison:

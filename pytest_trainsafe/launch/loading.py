@@ -92,6 +92,37 @@ def _load_file(name: str, file: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file}, the file of module {name}, is not a Python source file")
+    _load_packages(name, Path(file))
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _load_packages(name: str, file: Path) -> None:
+    """Loads the packages around a module's file, from which its relative imports start.
+
+    pytest imports a package that no entry of `sys.path` has with `--import-mode=importlib`.  The
+    packages are those of the dotted name that are the folders around the file; a loaded package of
+    such a name with other folders is replaced.
+    """
+    package, folder = name.rpartition(".")[0], file.parent
+    around: list[tuple[str, Path]] = []
+    while package and folder.name == package.rpartition(".")[2]:
+        around.append((package, folder))
+        package, folder = package.rpartition(".")[0], folder.parent
+    for package, folder in reversed(around):
+        loaded = getattr(sys.modules.get(package), "__path__", ())
+        if os.path.realpath(folder) in {os.path.realpath(each) for each in loaded}:
+            continue
+        init, places = folder / "__init__.py", [str(folder)]
+        if not init.exists():
+            sys.modules[package] = ModuleType(package)
+            sys.modules[package].__path__ = places
+            continue
+        spec = importlib.util.spec_from_file_location(
+            package, init, submodule_search_locations=places
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[package] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)

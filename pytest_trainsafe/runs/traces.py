@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
 from pytest_trainsafe.runs.specs import Role, recorded_at, spec_of
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.run_spec import Recording, Rewrite, RunSpec
+from pytest_trainsafe.trace.run_spec import Recording, Rewrite, RunSpec, arguments_of
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -169,16 +169,19 @@ class Traces:
         rewrite: tuple[tuple[str, Rewrite], ...],
         *,
         noise: bool = False,
-        point: Point | None = None,
+        at: tuple[Point, Mapping[str, object]] | None = None,
     ) -> Future[Run]:
         """Starts the Run with tensors between modules replaced as `rewrite` says.
 
-        `noise` adds noise of the size of rounding errors; `point` replaces the Point.
+        `noise` adds noise of the size of rounding errors; `at` replaces the Point, and the
+        program's arguments.
         """
         spec = self._with_noise(dtype, self.rounding(dtype)) if noise else self.spec(dtype)
         spec = structs.replace(spec, rewrite=rewrite, watch_casts=False, record="full", keep=())
-        if point is not None:
-            spec = structs.replace(spec, axes=point.values, mesh=point.mesh.declared)
+        if at is not None:
+            point, arguments = at
+            axes, mesh = point.values, point.mesh.declared
+            spec = structs.replace(spec, axes=axes, mesh=mesh, arguments=arguments_of(arguments))
         return self.runs.start(spec)
 
     def decided(self, dtype: str) -> RunSpec | None:

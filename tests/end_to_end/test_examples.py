@@ -41,6 +41,19 @@ def test_the_own_model_example_passes(tmp_path: Path) -> None:
 
 
 @shared
+def test_a_package_passes_with_the_import_mode_that_leaves_the_path_as_it_is(
+    tmp_path: Path,
+) -> None:
+    """As `pytest docs/examples/own_model` in a clone of this repository."""
+    folder = copied(tmp_path)
+    (folder / "pytest.ini").unlink()
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    done = run(tmp_path, "own_model", "--trainsafe-sweep", "tp=2", "dp=1")
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
+@shared
 def test_annotations_of_the_example_are_written_into_an_empty_file(tmp_path: Path) -> None:
     """The first run writes those of parameters, by shape; the second those of modules, by value."""
     folder = copied(tmp_path)

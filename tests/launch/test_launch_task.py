@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +109,47 @@ def test_a_file_that_its_module_name_does_not_lead_to_is_loaded_by_path(
     file = str(tmp_path / "first" / "test_of_two_folders.py")
     assert load_function(Function("test_of_two_folders:where", file))() == file
     del sys.modules["test_of_two_folders"]
+
+
+@pytest.fixture
+def modules_restored() -> Iterator[None]:
+    """Afterwards, the loaded modules are those that were loaded before."""
+    before = dict(sys.modules)
+    yield
+    for name in sys.modules.keys() - before.keys():
+        del sys.modules[name]
+    sys.modules.update(before)
+
+
+@pytest.mark.usefixtures("modules_restored")
+@pytest.mark.parametrize("init", [True, False])
+def test_relative_imports_of_a_file_start_from_the_packages_around_it(
+    tmp_path: Path, init: bool
+) -> None:
+    """pytest imports such a package with `--import-mode=importlib`, and leaves `sys.path` as is."""
+    inner = tmp_path / "outer_around" / "inner_around"
+    inner.mkdir(parents=True)
+    for folder in (inner.parent, inner) if init else ():
+        (folder / "__init__.py").write_text("")
+    (inner.parent / "width.py").write_text("WIDTH = 3\n")
+    (inner / "height.py").write_text("HEIGHT = 5\n")
+    program = (
+        "from ..width import WIDTH\nfrom .height import HEIGHT\ndef area(): return WIDTH * HEIGHT\n"
+    )
+    (inner / "program.py").write_text(program)
+    target = Function("outer_around.inner_around.program:area", str(inner / "program.py"))
+
+    assert load_function(target)() == 15
+
+
+@pytest.mark.usefixtures("modules_restored")
+def test_a_package_of_another_folder_is_replaced_by_the_one_around_the_file(
+    tmp_path: Path,
+) -> None:
+    package = tmp_path / "tests"  # the name of the package of these tests
+    package.mkdir()
+    (package / "width.py").write_text("WIDTH = 3\n")
+    (package / "program.py").write_text("from .width import WIDTH\ndef width(): return WIDTH\n")
+    assert "tests" in sys.modules
+
+    assert load_function(Function("tests.program:width", str(package / "program.py")))() == 3

@@ -46,3 +46,23 @@ def test_points_of_workers_are_shown_in_the_order_of_the_sweep(project):
     result.assert_outcomes(passed=2)
     rows = ["  tp  verdict *", "  2   pass *", "  4   pass *"]
     result.stdout.fnmatch_lines(rows, consecutive=True)
+
+
+def test_deselected_tests_are_not_taken_for_reports(project):
+    """pytest keeps them beside the reports, and they have properties too."""
+    project.makepyfile(
+        """
+        import pytest
+        from pytest_trainsafe.sweep.point_summary import attach_summary
+
+        @pytest.mark.trainsafe("program:train", tp=[2, 3])
+        def test_judged(request):
+            summary = {"point": "", "verdict": "pass", "rungs": [], "seconds": {"train": 1.0}}
+            attach_summary(request.node, summary)
+        """
+    )
+
+    result = project.runpytest_inprocess("-W", "default", "-k", "tp2", "--trainsafe-learn=ours")
+
+    result.assert_outcomes(passed=1, deselected=1)
+    result.stdout.fnmatch_lines(["no pack was written, because no test marked healthy=True *"])

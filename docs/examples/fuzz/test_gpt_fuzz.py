@@ -1,5 +1,9 @@
 """A fuzz test: hypothesis draws Points of a small GPT, each compared with a single device."""
 
+import pytest
+
+pytest.importorskip("hypothesis", reason="pip install 'pytest-trainsafe[fuzz]'")
+
 from pytest_trainsafe import assert_trainsafe, trainsafe_fuzz
 from pytest_trainsafe.reference_models import gpt
 

@@ -8,7 +8,7 @@ counterparts at a time, and the bounded caches of `values` and `tolerances`.  Ca
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import numpy as np
@@ -27,6 +27,7 @@ from pytest_trainsafe.judges.compare.explain.on_some_ranks import on_some_ranks
 from pytest_trainsafe.judges.compare.kinds.buffers import OWN_DATA, Buffers
 from pytest_trainsafe.judges.compare.kinds.dealt import Dealt
 from pytest_trainsafe.judges.compare.kinds.decisions import judge_decision
+from pytest_trainsafe.judges.compare.kinds.equal_terms import are_confirmed, equal_terms
 from pytest_trainsafe.judges.compare.kinds.model_inputs import InputJudgement, ModelInputs
 from pytest_trainsafe.judges.compare.kinds.reduced_in_step import reduced_in_step
 from pytest_trainsafe.judges.compare.parameters import Parameters
@@ -82,6 +83,7 @@ def compare(
         if screened is None or id in judge.wanted:
             judge.tensor(order, id)
     judge.blame_inputs()
+    judge.blame_terms()
     judge.result.findings.sort(key=lambda finding: finding.order)
     return judge.result
 
@@ -127,6 +129,7 @@ class _Comparing(Parameters):
         self.inputs = ModelInputs(rung)
         self.dealt = Dealt(rung.candidate)
         self.buffers = Buffers(rung, self.result.apart)
+        self.blaming = False
 
     def take_over(self, screened: Comparison) -> None:
         """Start from the results of `screened`, an earlier comparison, to judge its suspects.
@@ -183,7 +186,11 @@ class _Comparing(Parameters):
             passed = self.parameter(order, id, merged, reference)
         else:
             tolerance = self.tolerances.tolerance(id, self.factor(id), reference)
-            merged = self.reduced(id, merged, reference, tolerance)
+            passes = self.passing(reference, tolerance)
+            merged = self.reduced(id, merged, passes)
+            if axes := () if self.blaming else equal_terms(self.rung, id, merged, passes):
+                self.result.terms[id] = axes
+                return
             passed = self.judge(order, id, merged, reference, tolerance)
         odd = self.replicas(id, merged, reference) if passed else None
         for finding in merged.findings:
@@ -193,23 +200,32 @@ class _Comparing(Parameters):
             self.add(order, finding, pattern)
 
     def reduced(
-        self, id: TensorId, merged: Merged, reference: torch.Tensor, tolerance: Tolerance
+        self, id: TensorId, merged: Merged, passes: Callable[[torch.Tensor], bool] | None
     ) -> Merged:
         """A gradient as the optimizer's step reduces it, or `merged` if the step does not."""
-
-        def passes(value: torch.Tensor) -> bool:
-            """Whether a value of the gradient agrees with the reference."""
-            arrays = value.numpy(), reference.numpy()
-            judged = judge_allowed(*arrays, tolerance.allowed, tolerance.size, self.rung.dtype)
-            return judged.passed
-
-        found = None
-        if tolerance.finite and not tolerance.unmeasured:
-            found = reduced_in_step(self.rung.candidate, id, merged, passes)
-        if found is None:
+        found = passes and reduced_in_step(self.rung.candidate, id, merged, passes)
+        if not found:
             return merged
         self.result.in_step[id.path] = found.how
         return found.merged
+
+    def blame_terms(self) -> None:
+        """Judge the gradients that are equal terms of a sum, unless all that follows is right."""
+        failed = (f.where for f in self.result.findings if f.verdict == "fail")
+        wrong = [id for id in failed if id is not None and id.step == self.failed_step]
+        self.blaming = not are_confirmed(self.rung, wrong, self.result.compared, self.local)
+        if not self.blaming:
+            for id in self.result.terms:
+                self.count(id)
+            return
+        held, self.result.terms = self.result.terms, {}
+        self.begin_again()  # these come first in the report
+        for order, id in enumerate(in_dataflow(self.rung.reference) if held else ()):
+            if self.failed_step is not None and id.step > self.failed_step:
+                break
+            self.follow(id)
+            if id in held:
+                self.tensor(order, id)
 
     def absent(self, order: int, id: TensorId) -> None:
         """Record a tensor that the candidate lacks: as a finding, or in a count."""

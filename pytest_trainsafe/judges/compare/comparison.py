@@ -61,8 +61,9 @@ class Comparison:
     dataflow and the difference; `unclear` lists the inputs of unknown layout.  `apart` maps the
     path of each buffer that was not compared, or not on every rank, to the reason.  `in_step` maps
     the path of each gradient that the optimizer reduces inside its step to what was compared: "the
-    mean over dp".  `factor` is the factor by which all main gradients of the failing step are
-    wrong; None if they share none.
+    mean over dp".  `terms` maps each gradient of an activation of which the ranks hold equal
+    terms to the axes over which these add up (`kinds/equal_terms.py`).  `factor` is the
+    factor by which all main gradients of the failing step are wrong; None if they share none.
 
     `measured` has every compared tensor, in dataflow order, with its error if it was measured; it
     is None unless a page shows the run.  `unsought` has the wrong tensors after the first ones, for
@@ -93,6 +94,7 @@ class Comparison:
     unclear: list[TensorId] = field(default_factory=list)
     apart: dict[str, str] = field(default_factory=dict)
     in_step: dict[str, str] = field(default_factory=dict)
+    terms: dict[TensorId, tuple[str, ...]] = field(default_factory=dict)
     factor: Factor | None = None
     measured: dict[TensorId, Measured | None] | None = None
     unsought: set[TensorId] = field(default_factory=set)

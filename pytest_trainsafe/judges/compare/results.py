@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import torch
@@ -89,6 +89,18 @@ class Results:
             return True
         self.fail_judged(order, id, merged, reference, judged, tolerance.allowed)
         return False
+
+    def passing(
+        self, reference: torch.Tensor, tolerance: Tolerance
+    ) -> Callable[[torch.Tensor], bool] | None:
+        """Says whether a value of a tensor agrees with the reference; None if that is not known."""
+
+        def passes(value: torch.Tensor) -> bool:
+            arrays = value.numpy(), reference.numpy()
+            judged = judge_allowed(*arrays, tolerance.allowed, tolerance.size, self.rung.dtype)
+            return judged.passed
+
+        return passes if tolerance.finite and not tolerance.unmeasured else None
 
     def precision(
         self, order: int, id: TensorId, value: torch.Tensor, reference: torch.Tensor
@@ -258,6 +270,10 @@ class Results:
             self._user = ""
         elif last.module != id.module:
             self._user = last.module
+
+    def begin_again(self) -> None:
+        """The tensors follow once more, and as many are explained again."""
+        self._last, self._user, self._explained = None, "", 0
 
     def _starts_backward(self) -> str:
         """The program's line that starts a backward, which the first gradient comes from; or ""."""

@@ -29,7 +29,9 @@ def conclude(reporter: pytest.TerminalReporter, folder: Path | None) -> None:
         report
         for group in reporter.stats.values()
         for report in group
-        if any(str(name).startswith(_PREFIX) for name, _ in getattr(report, "user_properties", ()))
+        # Deselected tests are there too, as items, which have properties but no report.
+        if hasattr(report, "when")
+        and any(str(name).startswith(_PREFIX) for name, _ in report.user_properties)
     ]
     settings = reporter.config.stash[SETTINGS]
     if reports:

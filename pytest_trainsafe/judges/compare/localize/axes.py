@@ -53,6 +53,19 @@ def without(case: Case, axis: str) -> Point | None:
     return point if reason is None else None
 
 
+def arguments_at(case: Case, point: Point) -> dict[str, object]:
+    """The candidate's arguments at another Point: an axis may be a parameter of the program, too.
+
+    The argument of an axis that the Point lacks has the value at which the axis has no effect.
+    """
+    arguments = dict(case.candidate_arguments)
+    there = dict(point)
+    for axis, value in case.point:
+        if axis in arguments and axis != "dtype" and arguments[axis] == value:
+            arguments[axis] = there.get(axis, trivial(axis, value))
+    return arguments
+
+
 def only_axis(case: Case) -> str:
     """A sentence on the only axis in which a candidate differs from its reference, or ""."""
     axes = parallel(case.point, parallel_axes(case.point.mesh))

@@ -8,7 +8,7 @@ Run of the candidate for each axis tried.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from msgspec import structs
 from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.mesh.sweep_axes import parallel_axes
-from pytest_trainsafe.core.tensor_id import INITIAL
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.adopt import adopt
@@ -30,6 +30,7 @@ from pytest_trainsafe.judges.compare.localize.axes import (
     OTHERWISE,
     Shown,
     Tried,
+    arguments_at,
     necessary_axis,
     only_axis,
     parallel,
@@ -130,8 +131,9 @@ def localize(
     try:
         # If the optimizer's gradients agree, it is judged by them: its fault may need their values.
         wrong = any(f.where is not None and f.where.kind in _GRADIENTS for f in failing)
+        terms = frozenset(id.path for id in failed.terms)
         found = Search(
-            candidate, reference, rung, deadline, wrong, needs, bool(failed.in_step)
+            candidate, reference, rung, deadline, wrong, needs, bool(failed.in_step), terms
         ).run()
     except TimeoutError:
         spent = deadline.spent
@@ -273,7 +275,8 @@ class Search:
     `main_gradients`, the optimizer gets generated gradients, and is judged alone.  `needs` has
     layouts that no annotation declares: ranks cannot cut such outputs to replace them, so these are
     left as they are, and compared with these layouts.  `in_step` is whether the optimizer's step
-    reduces some gradients; generated gradients do not show if it does.  Raises
+    reduces some gradients; generated gradients do not show if it does.  `terms` has the paths of
+    gradients of which ranks hold equal terms: they are not replaced, and not compared.  Raises
     TimeoutError, GroupFailure if the program fails with rewritten tensors, and TraceError for
     traces without values.
     """
@@ -285,6 +288,7 @@ class Search:
     main_gradients: bool = True
     needs: Sequence[MissingLayout] = ()
     in_step: bool = True
+    terms: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.dtype = self.rung.candidate.manifest.dtype
@@ -296,8 +300,9 @@ class Search:
             for kind in ("activation", "activation_grad")
             if need.section == "modules"
         }
+        held = {f"activation_grad {path} " for path in self.terms}
         self.rewrite = {
-            key: scale for key, scale in found.items() if not key.startswith((*lacking,))
+            key: scale for key, scale in found.items() if not key.startswith((*lacking, *held))
         }
         self.rewrites = tuple(sorted(self.rewrite.items()))
 
@@ -349,7 +354,8 @@ class Search:
             rung = replace(rung, candidate=adopt(rung.candidate, self.needs))
         rung = _with_ends(rung, cut)
         candidate = rung.candidate if self.in_step else reduced_before_step(rung.candidate)
-        outputs = replace(rung, candidate=_outputs(candidate), reference=_outputs(rung.reference))
+        traces = (_outputs(trace, self.terms) for trace in (candidate, rung.reference))
+        outputs = replace(rung, candidate=next(traces), reference=next(traces))
         comparison = with_factor(outputs, compare(outputs, ()))
         return comparison, blame(rung, comparison, self.rewrite, stages)
 
@@ -367,7 +373,8 @@ class Search:
             if self.deadline.passed:
                 late = True
                 return None
-            run = self.candidate.rewritten(self.dtype, self.rewrites, point=point)
+            at = point, arguments_at(case, point)
+            run = self.candidate.rewritten(self.dtype, self.rewrites, at=at)
             try:
                 trace = self._wait(run)
             except TimeoutError:
@@ -412,10 +419,17 @@ def _with_ends(rung: RungTraces, cut: set[str]) -> RungTraces:
     )
 
 
-def _outputs(trace: Trace) -> Trace:
-    """A copy of a trace without modules' inputs, which the compare judge does not support."""
+def _outputs(trace: Trace, terms: Collection[str]) -> Trace:
+    """A copy of a trace without modules' inputs, which the compare judge does not support.
+
+    It lacks the gradients of the activations `terms`, too.
+    """
+
+    def kept(id: TensorId) -> bool:
+        return not is_input(id) and not (id.kind == "activation_grad" and id.path in terms)
+
     ranks = [
-        replace(rank, tensors={id: e for id, e in rank.tensors.items() if not is_input(id)})
+        replace(rank, tensors={id: e for id, e in rank.tensors.items() if kept(id)})
         for rank in trace.ranks
     ]
     return trace.with_ranks(ranks)

@@ -5,7 +5,12 @@ from __future__ import annotations
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.mesh.sweep_axes import PARALLEL_AXES
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.compare.localize.axes import OTHERWISE, necessary_axis, parallel
+from pytest_trainsafe.judges.compare.localize.axes import (
+    OTHERWISE,
+    arguments_at,
+    necessary_axis,
+    parallel,
+)
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
@@ -91,3 +96,21 @@ def test_an_axis_without_which_something_else_is_wrong_is_not_said_to_be_necessa
 def test_axes_without_effect_are_not_tried():
     point = Point.of(tp=1, zero=0, recompute="none", sp=False, dp=2, dtype="float32")
     assert parallel(point, PARALLEL_AXES) == ["dp"]
+
+
+def test_an_axis_that_is_a_parameter_of_the_program_has_its_value_of_the_other_point():
+    """Else a program that takes `sp` itself still divides the sequence at the Point without sp."""
+    given = {"layers": 2, "sp": True, "tp": 2, "zero": 1, "bucket": 1}
+    point = Point.of(tp=2, sp=True, zero=1, dp=2)
+    case = Case(point, resolve(gpt.train), Settings(), candidate_arguments=given)
+    assert arguments_at(case, point.without("sp")) == {**given, "sp": False}
+    assert arguments_at(case, point.without("tp", "sp")) == {**given, "sp": False, "tp": 1}
+    assert arguments_at(case, point.without("zero")) == {**given, "zero": 0}
+    assert arguments_at(case, point) == given
+
+
+def test_an_argument_of_the_candidate_alone_is_kept_at_another_point():
+    case = Case(
+        Point.of(tp=2, sp=True), resolve(gpt.train), Settings(), candidate_arguments={"sp": False}
+    )
+    assert arguments_at(case, Point.of(tp=2)) == {"sp": False}

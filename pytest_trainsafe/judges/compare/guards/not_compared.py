@@ -45,7 +45,7 @@ def not_compared(rung: RungTraces, comparison: Comparison) -> list[str]:
     notes += _limits(rung)
     notes += later_steps(rung.candidate, rung.reference)
     notes += _in_step(comparison)
-    notes += _equal_terms(comparison)
+    notes += _terms(comparison)
     notes += _buffers(comparison)
     notes += _inputs(comparison)
     mine, theirs = set(rung.candidate.ids()), set(rung.reference.ids())
@@ -154,13 +154,13 @@ def _in_step(comparison: Comparison) -> list[str]:
     ]
 
 
-def _equal_terms(comparison: Comparison) -> list[str]:
-    """Sentences on gradients of activations of which each rank holds an equal term."""
+def _terms(comparison: Comparison) -> list[str]:
+    """Sentences on gradients of activations of which each rank holds a term."""
     held: dict[str, dict[str, None]] = {}
     for id, axes in comparison.terms.items():
         held.setdefault(" and ".join(axes), {})[id.path] = None
     return [
-        f"each rank of {axes} holds an equal term of the gradient of {first_few([*paths])}; the "
+        f"each rank of {axes} holds a term of the gradient of {first_few([*paths])}; the "
         f"sum over {axes} equals the reference's, and so does all that is computed from it"
         for axes, paths in held.items()
     ]

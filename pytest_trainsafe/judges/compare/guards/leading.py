@@ -15,6 +15,7 @@ import msgspec
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.explain.clip_limit import clip_limit
 from pytest_trainsafe.judges.compare.explain.drawn import drawn
 from pytest_trainsafe.judges.compare.explain.held import with_known_holders
 from pytest_trainsafe.judges.compare.explain.loss_ratio import same_ratio
@@ -57,6 +58,7 @@ def led_by_setup(rung: RungTraces, comparison: Comparison) -> Comparison:
         or untied(rung, lead)
         or drawn(rung, comparison, lead)
         or same_ratio(comparison, lead)
+        or clip_limit(rung, lead)
     )
     if pattern is None:
         return comparison

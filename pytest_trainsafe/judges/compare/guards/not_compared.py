@@ -13,6 +13,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import first_few, name_list
 from pytest_trainsafe.judges.compare.compare import compiled_modules, is_compiled
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.explain.clip_limit import limits_apart
 from pytest_trainsafe.judges.compare.guards.later_steps import later_steps
 from pytest_trainsafe.judges.compare.guards.vacuity import COVERED
 from pytest_trainsafe.judges.compare.rung import RungTraces
@@ -126,14 +127,12 @@ def _clipped(rung: RungTraces) -> list[str]:
 
 def _limits(rung: RungTraces) -> list[str]:
     """A sentence if candidate and reference clip gradients by other limits of their norm."""
-    ours, theirs = (
-        {limit for rank in trace.ranks for limit in rank.note("clip_limit")}
-        for trace in (rung.candidate, rung.reference)
-    )
-    if ours == theirs or not ours or not theirs:
+    apart = limits_apart(rung.candidate, rung.reference)
+    if apart is None:
         return []
-    by = [" and ".join(sorted(each)) for each in (ours, theirs)]
-    return [f"the candidate clips its gradients at a norm of {by[0]}, the reference at {by[1]}"]
+    return [
+        f"the candidate clips its gradients at a norm of {apart[0]}, the reference at {apart[1]}"
+    ]
 
 
 def _ways_of_clipping(functions: Iterable[str]) -> set[str]:

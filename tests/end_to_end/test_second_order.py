@@ -8,7 +8,7 @@ import pytest
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
-from tests.support.end_to_end.models.penalty_program import train
+from tests.support.end_to_end.penalty_program import train
 
 
 @pytest.mark.trainsafe(train, dp=2, dtype=["float64", "float32"])

@@ -15,10 +15,10 @@ import msgspec
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.explain.clip_limit import clip_limit
 from pytest_trainsafe.judges.compare.explain.drawn import drawn
 from pytest_trainsafe.judges.compare.explain.held import with_known_holders
 from pytest_trainsafe.judges.compare.explain.loss_ratio import same_ratio
+from pytest_trainsafe.judges.compare.guards.clip_limit import clip_limit
 from pytest_trainsafe.judges.compare.guards.same_data import same_data_in_step, same_micro_batches
 from pytest_trainsafe.judges.compare.guards.untied import untied
 from pytest_trainsafe.judges.compare.guards.vacuity import SETUP, UNSEEN

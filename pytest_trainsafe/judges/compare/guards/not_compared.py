@@ -13,7 +13,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import first_few, name_list
 from pytest_trainsafe.judges.compare.compare import compiled_modules, is_compiled
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.explain.clip_limit import limits_apart
+from pytest_trainsafe.judges.compare.guards.clip_limit import limits_apart
 from pytest_trainsafe.judges.compare.guards.later_steps import later_steps
 from pytest_trainsafe.judges.compare.guards.vacuity import COVERED
 from pytest_trainsafe.judges.compare.rung import RungTraces

@@ -14,9 +14,9 @@ from dataclasses import replace
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.explain.clip_limit import limits_apart
 from pytest_trainsafe.judges.compare.explain.common_factor import reference_clips
 from pytest_trainsafe.judges.compare.factor import factor_cause
+from pytest_trainsafe.judges.compare.guards.clip_limit import limits_apart
 from pytest_trainsafe.judges.compare.localize.inputs import Compared
 from pytest_trainsafe.judges.compare.patterns.microbatches import LOST
 from pytest_trainsafe.judges.compare.rung import RungTraces

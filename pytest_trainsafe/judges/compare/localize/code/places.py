@@ -13,9 +13,9 @@ from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.explain.clip_limit import limits_apart
 from pytest_trainsafe.judges.compare.explain.held import unheld_in_both
 from pytest_trainsafe.judges.compare.fault.clause import Clause, at
+from pytest_trainsafe.judges.compare.guards.clip_limit import limits_apart
 from pytest_trainsafe.judges.compare.localize.blame import Phase
 from pytest_trainsafe.judges.compare.localize.clearing import of_clearing
 from pytest_trainsafe.judges.compare.localize.code.drifted import Drift

@@ -193,6 +193,16 @@ def test_parts_that_were_drawn_alike_are_said_to_be_the_same_numbers(bench: Benc
     assert "drew the same numbers for their parts" in found.cause
 
 
+def test_parts_of_a_whole_that_each_rank_draws_are_said_to_be_the_same_part(bench: Bench) -> None:
+    """Other seeds would give the ranks parts of different tensors."""
+    shape = PARAMETERS["fc1.weight"][0]
+    whole = msgspec.structs.replace(drew(5), shape=shape)
+    found = explained(bench, Point.of(tp=2), PART, lambda at: [whole])
+
+    assert found is not None
+    assert (found.name, found.axis) == ("another shard", "tp")
+
+
 def test_parts_that_equal_each_other_without_draws_are_said_to_be_the_same_part(
     bench: Bench,
 ) -> None:

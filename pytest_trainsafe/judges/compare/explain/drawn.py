@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -95,6 +95,8 @@ def _seeded_alike(rung: RungTraces, comparison: Comparison) -> Pattern | None:
             parts = axis in cut_over(event, mesh) and id in wrong
             if not parts or theirs is None or theirs.hash != event.hash:
                 continue
+            if _draws_whole(rung, id, draws):
+                return None  # each rank draws all values, and one takes another one's part
             text = (
                 f"ranks {one.rank} and {other.rank} of {axis} hold the same values of {id.path}, "
                 f"although they hold different parts of it: both drew from {source(draws[0])}, "
@@ -109,6 +111,13 @@ def _seeded_alike(rung: RungTraces, comparison: Comparison) -> Pattern | None:
             short = f"ranks of {axis} drew the same numbers for different parts"
             return Pattern("seeded alike", text, axis, cause, short=short)
     return None
+
+
+def _draws_whole(rung: RungTraces, id: TensorId, draws: Iterable[DrawEvent]) -> bool:
+    """Whether a rank draws as many values at once as the whole parameter has in the reference."""
+    whole = rung.reference.holders(id)
+    shapes = {draw.shape for draw in draws if draw.shape}
+    return bool(whole) and math.prod(whole[0][1].shape) in {math.prod(each) for each in shapes}
 
 
 def _masked(trace: Trace, where: TensorId) -> Pattern | None:

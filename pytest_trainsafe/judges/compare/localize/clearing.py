@@ -13,7 +13,7 @@ from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.fault.clause import Clause
 from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place
 from pytest_trainsafe.trace.facts import Zeroed
-from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.reader import RankTrace, Trace
 
 
 def not_cleared(candidate: Trace, step: int, names: Sequence[str], reference: Trace) -> str:
@@ -29,13 +29,22 @@ def not_cleared(candidate: Trace, step: int, names: Sequence[str], reference: Tr
             f"zero_grad is called {_moment(calls[-1])} at {_line(calls[-1])}, and not between step "
             f"{step - 1} and the backwards of step {step}"
         )
+    holders = _holders(candidate, names)
+    if silent := [rank for rank in holders if not _between(rank, step)]:
+        does = [rank for rank in candidate.ranks if _between(rank, step)]
+        return (
+            f"{_named(silent)} {'do' if len(silent) > 1 else 'does'} not clear them: zero_grad is "
+            f"called between the steps on {_named(does)} alone, at {_lines(between)}"
+        )
+    # A rank that holds none of these parameters does not name them among those it leaves out.
+    between = [call for rank in holders for call in _between(rank, step)] or between
     # A parameter beyond those that an event names may be left out by it.
     missed = [
         name
         for name in names
         if all(name in each.kept or each.left > len(each.kept) for each in between)
     ]
-    at = " and ".join(dict.fromkeys(_line(each) for each in between))
+    at = _lines(between)
     if missed:
         whose = "them" if len(missed) == len(names) else name_list(missed, "parameter")
         return f"zero_grad is called between the steps at {at}, but does not concern {whose}"
@@ -61,6 +70,30 @@ def _only_there(candidate: Trace, reference: Trace) -> str:
 
 def _calls(trace: Trace) -> list[Zeroed]:
     return [event for rank in trace.ranks for event in rank.events_of(Zeroed)]
+
+
+def _holders(trace: Trace, names: Sequence[str]) -> list[RankTrace]:
+    """The ranks that hold any of the parameters `names`."""
+    wanted = {*names}
+    return [
+        rank
+        for rank in trace.ranks
+        if any(id.kind == "param" and id.path in wanted for id in rank.tensors)
+    ]
+
+
+def _between(rank: RankTrace, step: int) -> list[Zeroed]:
+    """The calls of a rank between the step before `step` and the backwards of `step`."""
+    return [each for each in rank.events_of(Zeroed) if _is_between(each, step)]
+
+
+def _named(ranks: Sequence[RankTrace]) -> str:
+    numbers = ", ".join(str(each.rank) for each in ranks)
+    return f"rank{'s' if len(ranks) > 1 else ''} {numbers}"
+
+
+def _lines(calls: Sequence[Zeroed]) -> str:
+    return " and ".join(dict.fromkeys(_line(each) for each in calls))
 
 
 def _is_between(call: Zeroed, step: int) -> bool:

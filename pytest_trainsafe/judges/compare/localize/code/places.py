@@ -257,7 +257,8 @@ class Places(ProgramLines):
             if scaled := self._writes(_SCALES).source:
                 others.append(at("gradients are scaled", scaled))
             return Place(found.source, (unsummed, *others))
-        changed = self._multiplies(_patterns(comparison, ("grad_norm",)))
+        wrong = ("grad_norm",) if comparison.wrong["grad_norm"] else ("main_grad",)
+        changed = self._multiplies(_patterns(comparison, wrong))
         if changed is not None:
             return self.written(changed)
         # A norm that is wrong by the size of an axis is due to the gradients' reduction over it.

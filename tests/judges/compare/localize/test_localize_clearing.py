@@ -67,7 +67,8 @@ def test_the_line_that_clears_gradients_in_the_reference_alone_is_named(
 def test_a_rank_that_holds_the_parameters_and_never_clears_them_is_named(
     traces: RungTraces,
 ) -> None:
-    sentence = not_cleared(_on_rank_0(traces, Zeroed(0, "stepped", AT)), 1, [HELD], traces.reference)
+    trace = _on_rank_0(traces, Zeroed(0, "stepped", AT))
+    sentence = not_cleared(trace, 1, [HELD], traces.reference)
     assert sentence == (
         "rank 1 does not clear them: zero_grad is called between the steps on rank 0 alone, "
         f"at {AT}"

@@ -115,7 +115,8 @@ class UnheldLines:
         """
         sites = (site for rank in self._candidate.ranks for site in rank.events_of(Site))
         model = {line for site in sites if site.what == "model" for line in (site.at, site.user)}
-        return sorted(reversed(self.ours), key=lambda line: line.at in model)
+        newest = [*reversed(self.ours)]
+        return sorted(newest, key=lambda line: line.at in model)
 
     def _of(self, lines: Sequence[Changed], where: str = "", due: bool = False) -> Place:
         """The place of the first line; `due` if the reference makes the same change there."""

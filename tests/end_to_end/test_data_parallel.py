@@ -81,6 +81,28 @@ def test_a_gradient_that_is_summed_twice_has_both_lines(candidate_trace, referen
 
 
 @pytest.mark.trainsafe(train, dp=2, dtype="float64", args={"norm": False})
+def test_ranks_that_all_train_every_micro_batch_are_told_to_divide_them(
+    candidate_trace, reference_trace
+):
+    way = "by hand, all batches"
+    text = report(candidate_trace, reference_trace, norm=False, way=way, share=False)
+    assert "ranks 0 and 1 of dp saw the same data: each trains all 4 micro-batches" in text
+    assert "so each rank of dp must train its own share of the micro-batches" in text
+    assert text.count("saw the same data") == 1
+
+
+@pytest.mark.trainsafe(train, dp=2, dtype="float64", args={"norm": False, "limit": 100.0})
+def test_another_limit_of_the_clip_is_not_taken_for_a_wrong_norm(
+    candidate_trace, reference_trace, localizing
+):
+    text = report(candidate_trace, reference_trace, norm=False, limit=50.0)
+    assert "the candidate clips its gradients at a norm of 50.0, the reference at 100.0" in text
+    assert "so the limit of the clip is another one" in text
+    assert "the gradients are right, and clipped at a norm of 50.0 instead of 100.0" in text
+    assert "(changes gradients by _foreach_mul_)" in text
+
+
+@pytest.mark.trainsafe(train, dp=2, dtype="float64", args={"norm": False})
 def test_a_mean_annotation_is_suggested_even_if_no_gradient_norm_is_reported(
     candidate_trace, reference_trace
 ):

@@ -27,9 +27,9 @@ from pytest_trainsafe.judges.compare.explain.on_some_ranks import on_some_ranks
 from pytest_trainsafe.judges.compare.kinds.buffers import OWN_DATA, Buffers
 from pytest_trainsafe.judges.compare.kinds.dealt import Dealt
 from pytest_trainsafe.judges.compare.kinds.decisions import judge_decision
-from pytest_trainsafe.judges.compare.kinds.equal_terms import are_confirmed, equal_terms
 from pytest_trainsafe.judges.compare.kinds.model_inputs import InputJudgement, ModelInputs
 from pytest_trainsafe.judges.compare.kinds.reduced_in_step import reduced_in_step
+from pytest_trainsafe.judges.compare.kinds.terms import are_confirmed, summed_over
 from pytest_trainsafe.judges.compare.parameters import Parameters
 from pytest_trainsafe.judges.compare.rerecord import gradients_behind
 from pytest_trainsafe.judges.compare.rung import RungTraces
@@ -188,7 +188,7 @@ class _Comparing(Parameters):
             tolerance = self.tolerances.tolerance(id, self.factor(id), reference)
             passes = self.passing(reference, tolerance)
             merged = self.reduced(id, merged, passes)
-            if axes := () if self.blaming else equal_terms(self.rung, id, merged, passes):
+            if axes := () if self.blaming else summed_over(self.rung, id, merged, passes):
                 self.result.terms[id] = axes
                 return
             passed = self.judge(order, id, merged, reference, tolerance)
@@ -210,7 +210,7 @@ class _Comparing(Parameters):
         return found.merged
 
     def blame_terms(self) -> None:
-        """Judge the gradients that are equal terms of a sum, unless all that follows is right."""
+        """Judge the gradients that are terms of a sum, unless all that follows is right."""
         failed = (f.where for f in self.result.findings if f.verdict == "fail")
         wrong = [id for id in failed if id is not None and id.step == self.failed_step]
         self.blaming = not are_confirmed(self.rung, wrong, self.result.compared, self.local)

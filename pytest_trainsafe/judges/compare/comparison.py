@@ -61,8 +61,8 @@ class Comparison:
     dataflow and the difference; `unclear` lists the inputs of unknown layout.  `apart` maps the
     path of each buffer that was not compared, or not on every rank, to the reason.  `in_step` maps
     the path of each gradient that the optimizer reduces inside its step to what was compared: "the
-    mean over dp".  `terms` maps each gradient of an activation of which the ranks hold equal
-    terms to the axes over which these add up (`kinds/equal_terms.py`).  `factor` is the
+    mean over dp".  `terms` maps each gradient of an activation of which the ranks hold
+    terms to the axes over which these add up (`kinds/terms.py`).  `factor` is the
     factor by which all main gradients of the failing step are wrong; None if they share none.
 
     `measured` has every compared tensor, in dataflow order, with its error if it was measured; it

@@ -9,7 +9,7 @@ import torch
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
-from pytest_trainsafe.judges.compare.explain.held import parameter_of
+from pytest_trainsafe.judges.compare.explain.held import parameter_of, received_alone
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup
 from pytest_trainsafe.judges.compare.patterns.catalogue import explain
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
@@ -34,14 +34,14 @@ def with_unheld(trace: Trace, *names: str) -> Trace:
     return trace.with_ranks(ranks)
 
 
-def cause(rung: RungTraces) -> str:
-    """The cause that the report names for the update of PATH."""
+def cause(rung: RungTraces, name: str = "zero") -> str:
+    """The cause that the report names for the update of PATH, by the name of its pattern."""
     comparison = led_by_setup(rung, compare(rung))
     found = [
         f.pattern.cause
         for f in comparison.findings
         if f.pattern is not None and f.where is not None
-        if (f.where.kind, f.where.path, f.pattern.name) == ("update", PATH, "zero")
+        if (f.where.kind, f.where.path, f.pattern.name) == ("update", PATH, name)
     ]
     assert len(found) == 1
     return found[0]
@@ -138,3 +138,44 @@ def test_an_earlier_value_that_fits_a_narrow_dtype_is_not_said_to_be_rounded_to_
 
     assert name(initial) == "stale"
     assert name(now.to(torch.bfloat16).double()) == "narrower dtype"
+
+
+def kept(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    """A parameter after a step of which a share is kept, as of a teacher that follows slowly."""
+    before = draw(f"param {PATH}", tuple(record.tensor.shape)).to(part.dtype)
+    return part + 0.02 * before
+
+
+@pytest.mark.parametrize("ours", [(PATH,), ()])
+def test_a_teacher_is_not_said_to_have_another_weight_decay(
+    bench: Bench, ours: tuple[str, ...]
+) -> None:
+    rung = bench.rung(Point.of(dp=2), only("param", PATH, kept, step=0), "float64")
+    rung = dataclasses.replace(
+        rung,
+        candidate=with_unheld(rung.candidate, *ours),
+        reference=with_unheld(rung.reference, *ours),
+    )
+    found = cause(rung, "decay")
+    assert found.startswith("no watched optimizer holds the parameter" if ours else "weight decay")
+
+
+def test_a_gradient_that_the_candidates_optimizer_alone_receives_is_told(bench: Bench) -> None:
+    rung = bench.rung(Point.of(dp=2), dtype="float64")
+    assert received_alone(rung, [PATH]) == ""
+    ranks = [
+        dataclasses.replace(
+            rank,
+            tensors={
+                id: event
+                for id, event in rank.tensors.items()
+                if (id.kind, id.path, id.step) != ("main_grad", PATH, 1)
+            },
+        )
+        for rank in rung.reference.ranks
+    ]
+    without = dataclasses.replace(rung, reference=rung.reference.with_ranks(ranks))
+    assert received_alone(without, [PATH]) == (
+        "; it receives a gradient of it in a step in which the reference's receives none"
+    )
+    assert received_alone(without, ["norm.weight"]) == ""

@@ -76,11 +76,29 @@ def keeps_no_state(rung: RungTraces, names: Collection[str]) -> bool:
     return wanted <= there and not wanted & here
 
 
+def received_alone(rung: RungTraces, names: Collection[str]) -> str:
+    """The clause that the candidate's optimizer alone receives gradients of these; "" if not.
+
+    It does in a step in which the reference's optimizer receives those of other parameters.
+    """
+    steps: list[set[tuple[int, str]]] = [
+        {(id.step, id.path) for id in trace.ids() if id.kind == "main_grad"}
+        for trace in (rung.candidate, rung.reference)
+    ]
+    ours, theirs = steps
+    alone = {(step, path) for step, path in ours - theirs if step in {each for each, _ in theirs}}
+    if not {*names} <= {path for _, path in alone}:
+        return ""
+    them = "it" if len(names) == 1 else "them"
+    return f"; it receives a gradient of {them} in a step in which the reference's receives none"
+
+
 def with_known_holders(rung: RungTraces, comparison: Comparison) -> Comparison:
     """A copy of a comparison that says of parameters that did not move what is known of them.
 
-    It is whether an optimizer holds them, and whether their gradients agree.  Returns the
-    comparison itself if nothing is known.
+    It is whether an optimizer holds them, and whether their gradients agree.  Those that no
+    optimizer holds are not said to have another weight decay.  Returns the comparison itself if
+    nothing is known.
     """
     here, there = unheld(rung.candidate), unheld(rung.reference)
     if here is None or there is None:
@@ -88,9 +106,17 @@ def with_known_holders(rung: RungTraces, comparison: Comparison) -> Comparison:
 
     def known(finding: Finding) -> Finding:
         pattern, where = finding.pattern, finding.where
-        if pattern is None or where is None or (pattern.name, where.kind) != ("zero", "update"):
+        if pattern is None or where is None or where.kind != "update":
             return finding
-        cause = _why_unmoved(rung, comparison, where, here, there)
+        if pattern.name == "decay" and where.path in here & there:
+            cause = (
+                "no watched optimizer holds the parameter: the program's own code that changes it "
+                "keeps another share of its values"
+            )
+        elif pattern.name == "zero":
+            cause = _why_unmoved(rung, comparison, where, here, there)
+        else:
+            return finding
         pattern = msgspec.structs.replace(pattern, cause=cause)
         return msgspec.structs.replace(finding, pattern=pattern)
 

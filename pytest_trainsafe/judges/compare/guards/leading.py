@@ -18,7 +18,8 @@ from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.drawn import drawn
 from pytest_trainsafe.judges.compare.explain.held import with_known_holders
 from pytest_trainsafe.judges.compare.explain.loss_ratio import same_ratio
-from pytest_trainsafe.judges.compare.guards.same_data import same_data_in_step
+from pytest_trainsafe.judges.compare.guards.clip_limit import clip_limit
+from pytest_trainsafe.judges.compare.guards.same_data import same_data_in_step, same_micro_batches
 from pytest_trainsafe.judges.compare.guards.untied import untied
 from pytest_trainsafe.judges.compare.guards.vacuity import SETUP, UNSEEN
 from pytest_trainsafe.judges.compare.rung import RungTraces
@@ -52,10 +53,12 @@ def led_by_setup(rung: RungTraces, comparison: Comparison) -> Comparison:
     pattern = (
         _same_data(rung, comparison, where)
         or same_data_in_step(rung, comparison, where)
+        or same_micro_batches(rung, lead)
         or _skipped_step(rung, where)
         or untied(rung, lead)
         or drawn(rung, comparison, lead)
         or same_ratio(comparison, lead)
+        or clip_limit(rung, lead)
     )
     if pattern is None:
         return comparison

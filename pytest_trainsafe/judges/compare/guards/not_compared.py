@@ -13,6 +13,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import first_few, name_list
 from pytest_trainsafe.judges.compare.compare import compiled_modules, is_compiled
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.guards.clip_limit import limits_apart
 from pytest_trainsafe.judges.compare.guards.later_steps import later_steps
 from pytest_trainsafe.judges.compare.guards.vacuity import COVERED
 from pytest_trainsafe.judges.compare.rung import RungTraces
@@ -45,7 +46,7 @@ def not_compared(rung: RungTraces, comparison: Comparison) -> list[str]:
     notes += _limits(rung)
     notes += later_steps(rung.candidate, rung.reference)
     notes += _in_step(comparison)
-    notes += _equal_terms(comparison)
+    notes += _terms(comparison)
     notes += _buffers(comparison)
     notes += _inputs(comparison)
     mine, theirs = set(rung.candidate.ids()), set(rung.reference.ids())
@@ -126,14 +127,12 @@ def _clipped(rung: RungTraces) -> list[str]:
 
 def _limits(rung: RungTraces) -> list[str]:
     """A sentence if candidate and reference clip gradients by other limits of their norm."""
-    ours, theirs = (
-        {limit for rank in trace.ranks for limit in rank.note("clip_limit")}
-        for trace in (rung.candidate, rung.reference)
-    )
-    if ours == theirs or not ours or not theirs:
+    apart = limits_apart(rung.candidate, rung.reference)
+    if apart is None:
         return []
-    by = [" and ".join(sorted(each)) for each in (ours, theirs)]
-    return [f"the candidate clips its gradients at a norm of {by[0]}, the reference at {by[1]}"]
+    return [
+        f"the candidate clips its gradients at a norm of {apart[0]}, the reference at {apart[1]}"
+    ]
 
 
 def _ways_of_clipping(functions: Iterable[str]) -> set[str]:
@@ -154,13 +153,13 @@ def _in_step(comparison: Comparison) -> list[str]:
     ]
 
 
-def _equal_terms(comparison: Comparison) -> list[str]:
-    """Sentences on gradients of activations of which each rank holds an equal term."""
+def _terms(comparison: Comparison) -> list[str]:
+    """Sentences on gradients of activations of which each rank holds a term."""
     held: dict[str, dict[str, None]] = {}
     for id, axes in comparison.terms.items():
         held.setdefault(" and ".join(axes), {})[id.path] = None
     return [
-        f"each rank of {axes} holds an equal term of the gradient of {first_few([*paths])}; the "
+        f"each rank of {axes} holds a term of the gradient of {first_few([*paths])}; the "
         f"sum over {axes} equals the reference's, and so does all that is computed from it"
         for axes, paths in held.items()
     ]

@@ -1,13 +1,14 @@
 """Recognises ranks of dp that saw the same data in a whole step, unlike the reference.
 
-For programs that mark no micro-batch (`level="step"`).  Called by `leading`.
+They are ranks that each train every micro-batch, or those of a program that marks no micro-batch
+(`level="step"`).  Called by `leading`.
 """
 
 from __future__ import annotations
 
 import math
 
-from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.rung import RungTraces
@@ -16,6 +17,9 @@ from pytest_trainsafe.trace.reader import RankTrace, Trace
 
 #: The kinds of a whole step that wrong data make wrong at once, besides the loss.
 _GRADIENTS = frozenset({"unclipped_grad", "main_grad", "grad_norm"})
+
+#: The patterns of gradients that are counted too often.
+_FACTORS = frozenset({"scaled", "clip factor"})
 
 #: Collectives that carry no values.
 _EMPTY = frozenset({"barrier", "monitored_barrier"})
@@ -48,6 +52,45 @@ def same_data_in_step(rung: RungTraces, comparison: Comparison, where: TensorId)
                 over = " and ".join(axis for axis in here.coordinates if axis in apart)
                 return _pattern(here, there, over, by_inputs=any(rank.inputs for rank in ranks))
     return None
+
+
+def same_micro_batches(rung: RungTraces, lead: Finding) -> Pattern | None:
+    """The pattern of ranks of dp that each train every micro-batch of a step, on equal data.
+
+    For `lead`, the first wrong tensor, if it is one of the whole step that is wrong by a factor:
+    each micro-batch is right, and a sum over dp counts it once for each rank.
+    """
+    where, pattern = lead.where, lead.pattern
+    if where is None or where.microbatch is not None or where.kind not in _GRADIENTS:
+        return None
+    if pattern is None or pattern.name not in _FACTORS:
+        return None
+    due = _numbered(rung.reference.ranks[0], where.step)
+    members = {*rung.candidate.sizes.mesh.members("dp")}
+    here, *others = rung.candidate.ranks
+    mine = _numbered(here, where.step)
+    if not mine or mine != due or len({*mine.values()}) < len(mine):
+        return None
+    for there in others:
+        apart = {a for a, at in here.coordinates.items() if there.coordinates[a] != at}
+        if apart and apart <= members and _numbered(there, where.step) == mine:
+            over = " and ".join(axis for axis in here.coordinates if axis in apart)
+            ranks = f"ranks {here.rank} and {there.rank} of {over}"
+            text = f"{ranks} saw the same data: each trains all {len(mine)} micro-batches of a step"
+            cause = (
+                f"each rank of {over} must train its own share of the micro-batches, as "
+                "ctx.microbatches(n) divides them; a sum over the ranks counts each of them again"
+            )
+            return Pattern("same data", text, over, cause, short=f"{ranks} see the same data")
+    return None
+
+
+def _numbered(rank: RankTrace, step: int) -> dict[int, tuple[str, ...]]:
+    found: dict[int, tuple[str, ...]] = {}
+    for each in rank.inputs:
+        if each.step == step:
+            found[each.microbatch] = (*found.get(each.microbatch, ()), *each.hashes)
+    return {number: hashes for number, hashes in found.items() if hashes}
 
 
 def _pattern(here: RankTrace, there: RankTrace, over: str, by_inputs: bool) -> Pattern:

@@ -58,18 +58,32 @@ class Noise:
         noisy = (values.to(torch.float64) * factor).to(values.dtype)
         return torch.where(noisy.isfinite(), noisy, values)
 
+    def gradient(self, key: str, gradient: torch.Tensor) -> torch.Tensor:
+        """Returns a gradient with noise; one that is differentiated again keeps its graph."""
+        if gradient.requires_grad and gradient.is_floating_point():
+            return self._added(key, gradient)
+        return self(key, gradient)
+
+    def _added(self, key: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Adds the difference that noise makes, so that the tensor's graph is kept."""
+        with without_modes():
+            difference = self._noisy(key, tensor.detach()) - tensor.detach()
+            difference = torch.where(difference.isfinite(), difference, 0)  # inf - inf is NaN
+        return tensor + difference
+
     def output(self, name: str, value: T, given: object = ()) -> T:
         """Returns a module's output with noise on every tensor and on every tensor's gradient.
 
         `name` is the module's name, `value` its output, and `given` its inputs.  Usually a tensor
-        is replaced by a noisy copy.  There are three exceptions.  An input that the module returns
+        is replaced by a noisy copy.  There are four exceptions.  An input that the module returns
         next to other outputs is not perturbed, because the program may use the input or the
         output, and gradients must reach both.  An input that it returns alone, as `nn.Identity`
         does, is perturbed in place for the same reason: in a residual block, the gradient that
         reaches a copy is that of the shortcut alone.  An output from which another output is
         computed is perturbed in place too.  For example, a router returns logits, and weights
         computed from the logits.  The gradient of the weights reaches the logits, but would not
-        reach a copy.
+        reach a copy.  So is an output that its own backward uses, as that of a tanh: if the
+        backward is differentiated again, a gradient reaches the output, but would not reach a copy.
         """
         behind = _behind(value, given)
         inputs = {id(tensor) for _, tensor in tensors_in(given)}
@@ -86,20 +100,15 @@ class Noise:
             if tensor.layout != torch.strided or tensor.dtype.itemsize == 1:
                 return tensor
             key = f"{name}/{key_path}"
-            if id(tensor) in behind:
+            if id(tensor) in behind or hasattr(type(tensor.grad_fn), "_saved_result"):
                 if not any(stride == 0 for stride in tensor.stride()):  # else elements share memory
                     # `.data` keeps the version counter, so that autograd accepts saved values.
                     tensor.data.copy_(self(key, tensor))
-                on_gradient(tensor, lambda grad: self(f"{key}/grad", grad))
+                on_gradient(tensor, lambda grad: self.gradient(f"{key}/grad", grad))
                 return tensor
-            # Add the difference, so that the output's graph is kept.  The difference of infinities
-            # is NaN.
-            with without_modes():
-                difference = self._noisy(key, tensor.detach()) - tensor.detach()
-                difference = torch.where(difference.isfinite(), difference, 0)
-            noisy = tensor + difference
+            noisy = self._added(key, tensor)
             if noisy.requires_grad:
-                on_gradient(noisy, lambda grad: self(f"{key}/grad", grad))
+                on_gradient(noisy, lambda grad: self.gradient(f"{key}/grad", grad))
             return noisy
 
         result: T = replace_tensors(value, perturbed)

@@ -145,9 +145,10 @@ def _at_smaller_point(
     An axis that another one needs, as ep needs dp, can be removed only after it.  None if no axis
     is found so.
     """
-    left = [axis for axis in axes if axis not in stays]
-    point = without(case, stays[0]) if stays and left else None
-    if point is None:
+    point = without(case, stays[0]) if stays else None
+    # Without an axis, the Point also lacks those that need it.
+    left = [axis for axis in axes if axis not in stays and point and axis in dict(point)]
+    if point is None or not left:
         return None
     found = necessary_axis(replace(case, point=point), left, persists)
     return (found, stays[0]) if found.axis or found.needs else None

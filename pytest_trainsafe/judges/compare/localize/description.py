@@ -13,7 +13,7 @@ from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.explain.held import keeps_no_state
+from pytest_trainsafe.judges.compare.explain.held import keeps_no_state, received_alone
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.fault.clause import Clause, at
 from pytest_trainsafe.judges.compare.fault.located import Located
@@ -62,7 +62,6 @@ from pytest_trainsafe.judges.compare.localize.of_modules import given_beside, of
 from pytest_trainsafe.judges.compare.localize.terms import reasons
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.sweep.program import Program
-from pytest_trainsafe.trace.facts import Reduction
 
 #: In the sentence on a wrong loss that a backward starts from; a reported one is beside it.
 _DIFFERENTIATES = "differentiates is wrong"
@@ -154,7 +153,8 @@ class _Description:
                 return f"the forward and the backward of {both} agree; "
             case "optimizer" if self.compared.has("main_grad") and not self.fails("main_grad"):
                 names = [each.target for each in self.faults if each.phase == fault.phase]
-                other = "other " * self.places.trained(names).newly
+                newly = self.places.trained(names).newly or received_alone(self.rung, names)
+                other = "other " * bool(newly)
                 return f"every {other}gradient that the optimizer receives agrees; "
             case "unheld" if self.compared.has("main_grad"):
                 return "every compared parameter that a watched optimizer holds agrees; "
@@ -247,7 +247,9 @@ class _Description:
             case _:
                 equal = self.updated_alone.issuperset(names)
                 given = ", from equal gradients in both Runs" if equal else ""
-                if keeps_no_state(self.rung, names):
+                if alone := received_alone(self.rung, names):
+                    given = alone
+                elif keeps_no_state(self.rung, names):
                     given += "; it keeps no state of what it leaves out, unlike in the reference"
                 elif self.compared.has("optimizer_state") and not self.fails("optimizer_state"):
                     given += (
@@ -314,7 +316,10 @@ class _Description:
         if phase not in ("reduction", "weights", "norm"):
             return []
         listed = self.places.listed(phase, [fault.target for fault in group])
-        found = [f"{made} at {relative(made.site)}{_called(made)}" for made in listed]
+        called = [f", called at {relative(made.caller)}" * bool(made.caller) for made in listed]
+        found = [
+            f"{made} at {relative(made.site)}{by}" for made, by in zip(listed, called, strict=True)
+        ]
         more = [f"and {len(found) - MAX_REDUCTIONS} more"] if len(found) > MAX_REDUCTIONS else []
         return found[:MAX_REDUCTIONS] + more
 
@@ -442,7 +447,3 @@ class _Description:
         if is_installed(source) and user:
             return found.and_also(at("the model is called", user))
         return found.and_also(*self.places.program_of(source)) if is_installed(source) else found
-
-
-def _called(made: Reduction) -> str:
-    return f", called at {relative(made.caller)}" if made.caller else ""

@@ -16,6 +16,7 @@ from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.common_factor import reference_clips
 from pytest_trainsafe.judges.compare.factor import factor_cause
+from pytest_trainsafe.judges.compare.guards.clip_limit import limits_apart
 from pytest_trainsafe.judges.compare.localize.inputs import Compared
 from pytest_trainsafe.judges.compare.patterns.microbatches import LOST
 from pytest_trainsafe.judges.compare.rung import RungTraces
@@ -180,6 +181,8 @@ def norm_text(comparison: Comparison, rung: RungTraces, compared: Compared) -> s
             "gradients are compared after clipping, which hides such a factor"
         )
     right = compared.has("main_grad") and not (wrong["main_grad"] or wrong["unclipped_grad"])
+    if right and (apart := limits_apart(rung.candidate, rung.reference)):
+        return f"the gradients are right, and clipped at a norm of {apart[0]} instead of {apart[1]}"
     return f"the gradient norm is wrong{', although the gradients are right' if right else ''}"
 
 

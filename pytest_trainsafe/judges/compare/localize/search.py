@@ -281,7 +281,7 @@ class Search:
     layouts that no annotation declares: ranks cannot cut such outputs to replace them, so these are
     left as they are, and compared with these layouts.  `in_step` is whether the optimizer's step
     reduces some gradients; generated gradients do not show if it does.  `terms` has the paths of
-    gradients of which ranks hold equal terms: they are not replaced, and not compared.  Raises
+    gradients of which ranks hold terms: they are not replaced, and not compared.  Raises
     TimeoutError, GroupFailure if the program fails with rewritten tensors, and TraceError for
     traces without values.
     """

@@ -98,6 +98,16 @@ def test_axes_without_effect_are_not_tried():
     assert parallel(point, PARALLEL_AXES) == ["dp"]
 
 
+def test_a_fault_that_stays_without_an_axis_is_not_tried_without_those_that_need_it():
+    def unknown_without_sp(point):
+        return True if "sp" not in dict(point) and point.size("tp") == 1 else None
+
+    assert axis_of(unknown_without_sp, tp=2, sp=True) == (
+        "",
+        "no single axis: the fault also occurs at tp=1",
+    )
+
+
 def test_an_axis_that_is_a_parameter_of_the_program_has_its_value_of_the_other_point():
     """Else a program that takes `sp` itself still divides the sequence at the Point without sp."""
     given = {"layers": 2, "sp": True, "tp": 2, "zero": 1, "bucket": 1}

@@ -154,3 +154,15 @@ def test_a_line_that_may_be_right_leaves_the_optimizer_at_fault(
     found = located_faults(in_reference(noting(alike, *facts), *theirs))
     assert "the optimizer's step of fc1.bias is wrong" in text_of(found)
     assert found.source == STEP.at
+
+
+def test_a_line_that_gets_another_number_in_the_reference_is_at_fault(alike: RungTraces) -> None:
+    """As a clamp of a parameter after the step."""
+    other = msgspec.structs.replace(LATE, numbers=(1.0,))
+    found = located_faults(in_reference(noting(alike, Unheld()), other))
+    assert (
+        "the program's own code changes fc1.bias after the optimizer's step; mul_ at "
+        "/me/nudge.py:3 gets 1.001, and in the reference 1"
+    ) in text_of(found)
+    assert found.source == LATE.at
+    assert found.what.startswith("changes parameters by mul_ with another number than in the ref")

@@ -73,11 +73,12 @@ def train(
     norm: bool = True,
     annotations: Any = None,
     divided: int = 1,
+    limit: float = 0.1,
 ) -> None:
     """With `share` the loss is a mean over this rank's micro-batches, else over those of all ranks.
 
     The loss is multiplied by `times`; `norm` reports the gradient norm.  Gradients are divided by
-    `divided` after their reduction.
+    `divided` after their reduction, and clipped to the norm `limit`.
     """
     model: nn.Module = nn.Sequential(
         nn.Linear(WIDTH, 2 * WIDTH), nn.Tanh(), nn.Linear(2 * WIDTH, WIDTH)
@@ -86,7 +87,7 @@ def train(
     called, watched = wrap(ctx, model, way) if ctx.point.size("dp") > 1 else (model, model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     ctx.watch(watched, optimizer, annotations)
-    mine = ctx.microbatches(MICROBATCHES)
+    mine = range(MICROBATCHES) if way.endswith("all batches") else ctx.microbatches(MICROBATCHES)
     for step in range(2):
         with ctx.step():
             for index in mine:
@@ -102,7 +103,7 @@ def train(
                 for parameter in model.parameters():
                     assert parameter.grad is not None
                     parameter.grad.div_(divided)
-            total = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            total = nn.utils.clip_grad_norm_(model.parameters(), limit)
             if norm:
                 ctx.grad_norm(total)
             optimizer.step()

@@ -17,18 +17,19 @@ from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.held import parameter_of, unheld
 from pytest_trainsafe.judges.compare.fault.clause import Clause
 from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, caller_of
-from pytest_trainsafe.judges.compare.localize.code.unheld import COLLECTIVES
+from pytest_trainsafe.judges.compare.localize.code.unheld import COLLECTIVES, other_number
 from pytest_trainsafe.trace.facts import Changed
 from pytest_trainsafe.trace.reader import Trace
 
 #: Who runs a line, and what is odd about it: some ranks alone, where the reference does not run it,
-#: or does; or every rank, where the reference does not.
-_How = Literal["some", "not all", "all"]
+#: or does; or every rank, where the reference does not, or gives it another number.
+_How = Literal["some", "not all", "all", "otherwise"]
 
 _WHY: dict[_How, str] = {
     "some": "",
     "not all": ": the reference runs this line too, and the other ranks leave it out",
     "all": ", which it does not in the reference",
+    "otherwise": "",
 }
 
 
@@ -72,10 +73,13 @@ class Drift:
             and not (states or self._apart or self._expected)
             and not any(operation in COLLECTIVES for _, operation in lines)
         )
+        self._number = ""
         for how, line, ranks in self._odd(lines, alone):
             self._line, self._how = line, how
             self._ranks = "" if how == "all" else f"on {name_ranks(sorted(ranks))} alone"
             return
+        if reference is not None and stepped and not states:
+            self._given_otherwise(self._events(candidate), self._events(reference))
 
     def sentence(self) -> str:
         """The sentence on the wrong parameters; "" if there is no such line."""
@@ -88,7 +92,7 @@ class Drift:
         where = f", {self._ranks}" if self._ranks else ""
         return (
             f"the program's own code changes {changed} {when} the optimizer's step{where}"
-            f"{_WHY[self._how]}"
+            f"{_WHY[self._how]}{self._number}"
         )
 
     def place(self) -> Place:
@@ -96,6 +100,8 @@ class Drift:
         if self._line is None:
             return NOWHERE
         where = self._ranks or "and does not in the reference"
+        if self._number:
+            where = "with another number than in the reference"
         what = Clause(f"changes parameters by {self._line.operation} {where}")
         return Place(self._line.at, (what, *caller_of(self._line)))
 
@@ -121,6 +127,20 @@ class Drift:
                 found.append(("all", line.event, set()))
         order: list[_How] = ["some", "not all", "all"]
         yield from sorted(found, key=lambda each: order.index(each[0]))
+
+    def _given_otherwise(self, ours: list[Changed], theirs: list[Changed]) -> None:
+        """Finds a line that both Runs run, and that is given another number in the reference."""
+        for line in ours:
+            same = [each for each in ours if (each.at, each.operation) == (line.at, line.operation)]
+            if number := other_number(same, theirs):
+                self._line, self._how, self._ranks, self._number = line, "otherwise", "", number
+                return
+
+    def _events(self, trace: Trace) -> list[Changed]:
+        """The changes of the names in the step, of all ranks."""
+        every = (event for rank in trace.ranks for event in rank.events_of(Changed))
+        names = {*self._names}
+        return [e for e in every if e.step == self._step and names.intersection(e.parameters)]
 
     def _left_out(self, name: str, lines: dict[tuple[str, str], _Line]) -> bool:
         """Whether some rank that holds a parameter runs no line that changes it."""

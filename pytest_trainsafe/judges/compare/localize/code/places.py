@@ -17,6 +17,7 @@ from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.held import unheld_in_both
 from pytest_trainsafe.judges.compare.fault.clause import Clause, at
+from pytest_trainsafe.judges.compare.guards.clip_limit import limits_apart
 from pytest_trainsafe.judges.compare.localize.blame import Phase
 from pytest_trainsafe.judges.compare.localize.clearing import of_clearing
 from pytest_trainsafe.judges.compare.localize.code.drifted import Drift
@@ -268,6 +269,9 @@ class Places(ProgramLines):
             if scaled := self._writes(_SCALES).source:
                 others.append(at("gradients are scaled", scaled))
             return Place(found.source, (unsummed, *others))
+        clip, right = self._writes(_SCALES), not comparison.wrong["unclipped_grad"]
+        if clip and right and self.reference and limits_apart(self.candidate, self.reference):
+            return clip
         wrong = ("grad_norm",) if comparison.wrong["grad_norm"] else ("main_grad",)
         changed = self._multiplies(_patterns(comparison, wrong))
         if changed is not None:
@@ -279,7 +283,6 @@ class Places(ProgramLines):
         reduced = [made for made in self.reductions if axes & {*made.axes}]
         if reduced and (factor is None or not factor.clips):
             return self._of(reduced)
-        clip = self._writes(_SCALES)
         if self.norms and not (factor is not None and factor.clips == "right norm" and clip):
             return self._of(self.norms)
         return clip or self.does("norm", "step")

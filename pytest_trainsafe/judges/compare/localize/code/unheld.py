@@ -81,7 +81,7 @@ class UnheldLines:
             kind, apart = "buffer", ""
         text = (
             f"the values of {name_list(self._names, kind)} are wrong{apart}: the program's own "
-            f"code changes {them}{self._order()}{self._numbers()}"
+            f"code changes {them}{self._order()}{other_number(self.ours, self.theirs)}"
         )
         if idle := self._idle():
             ranks = f"rank{'s' if len(idle) > 1 else ''} {', '.join(map(str, idle))}"
@@ -135,26 +135,6 @@ class UnheldLines:
             return " after the optimizer's step, and in the reference before it"
         return ""
 
-    def _numbers(self) -> str:
-        """A clause on a number that an operation is given, if the reference gives it another one.
-
-        Compares only operations that each side gives the same numbers in all of their calls.
-        """
-        ours, theirs = map(_given, (self.ours, self.theirs))
-        for key in (key for key in ours if key in theirs):
-            if len(ours[key]) != 1 or len(theirs[key]) != 1:
-                continue
-            (mine,), (other,) = ours[key], theirs[key]
-            if len(mine) == len(other):
-                for here, there in zip(mine, other, strict=True):
-                    if not math.isclose(here, there, rel_tol=_CLOSE):
-                        at, operation = key
-                        return (
-                            f"; {operation} at {relative(at)} gets {here:.6g}, and in the "
-                            f"reference {there:.6g}"
-                        )
-        return ""
-
     def _idle(self) -> list[int]:
         """The ranks that hold the parameters and saw no line that changes them."""
         if not self.ours:
@@ -175,6 +155,27 @@ class UnheldLines:
 
     def _matches(self, line: Changed) -> bool:
         return line.step == self._step and not {*self._names}.isdisjoint(line.parameters)
+
+
+def other_number(ours: Iterable[Changed], theirs: Iterable[Changed]) -> str:
+    """A clause on a number that an operation is given, if the reference gives it another one.
+
+    Compares only operations that each side gives the same numbers in all of their calls.
+    """
+    mine, others = map(_given, (ours, theirs))
+    for key in (key for key in mine if key in others):
+        if len(mine[key]) != 1 or len(others[key]) != 1:
+            continue
+        (here,), (there,) = mine[key], others[key]
+        if len(here) == len(there):
+            for one, other in zip(here, there, strict=True):
+                if not math.isclose(one, other, rel_tol=_CLOSE):
+                    at, operation = key
+                    return (
+                        f"; {operation} at {relative(at)} gets {one:.6g}, and in the "
+                        f"reference {other:.6g}"
+                    )
+    return ""
 
 
 def _given(lines: Iterable[Changed]) -> dict[tuple[str, str], set[tuple[float, ...]]]:

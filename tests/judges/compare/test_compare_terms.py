@@ -1,18 +1,32 @@
-"""Equal terms of an activation's gradient pass if all that is computed from them is right."""
+"""Terms of an activation's gradient pass if all that is computed from them is right."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import pytest
 import torch
 
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
 from pytest_trainsafe.trace.schema import NoteEvent
 from tests.support.compare.clipped_traces import both
-from tests.support.compare.traces import Bench, Edit, Record, only
+from tests.support.compare.traces import Bench, Edit, Record, only, training
 
-TP = Point.of(tp=2)
+CP = Point.of(cp=2)
+MINE = (("fc2", "activation"), ("fc2", "activation_grad"))
+
+
+def whole(dtype: str) -> list[Record]:
+    """A training whose output fc2 is not cut over cp."""
+    return [
+        dataclasses.replace(r, layout=())
+        if r.id.module == "fc2" and "activation" in r.id.kind
+        else r
+        for r in training(dtype, rung_named(dtype).epsilon / 8, 3)
+    ]
 
 
 def times(factor: float) -> Edit:
@@ -25,23 +39,23 @@ def times(factor: float) -> Edit:
 HALVES = only("activation_grad", "fc2.output", times(0.5))
 
 
-def first(bench: Bench, edit: Edit, point: Point = TP, **more: object) -> str:
-    """The first wrong tensor, or the note on equal terms; "" if neither is there."""
-    rung = bench.rung(point, edit, **more)  # type: ignore[arg-type]
+def first(
+    bench: Bench, edit: Edit, dtype: str = "float32", point: Point = CP, **more: object
+) -> str:
+    """The first wrong tensor, or the note on terms; "" if neither is there."""
+    rung = bench.rung(point, edit, dtype, whole(dtype), **more)
     comparison = compare(rung)
     failing = [f.where for f in comparison.findings if f.verdict == "fail"]
     if failing:
         assert failing[0] is not None
         return f"{failing[0].path} {failing[0].kind}"
-    return " ".join(note for note in not_compared(rung, comparison) if "equal term" in note)
+    return " ".join(note for note in not_compared(rung, comparison) if "holds a term" in note)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
-def test_equal_terms_pass_with_a_note_if_their_sum_is_the_references(
-    bench: Bench, dtype: str
-) -> None:
+def test_terms_pass_with_a_note_if_their_sum_is_the_references(bench: Bench, dtype: str) -> None:
     assert first(bench, HALVES, dtype=dtype) == (
-        "each rank of tp holds an equal term of the gradient of fc2.output; the sum over tp equals "
+        "each rank of cp holds a term of the gradient of fc2.output; the sum over cp equals "
         "the reference's, and so does all that is computed from it"
     )
 
@@ -52,12 +66,20 @@ def test_another_factor_is_a_wrong_gradient(bench: Bench, factor: float) -> None
     assert first(bench, edit) == "fc2.output activation_grad"
 
 
-def test_terms_that_differ_are_a_wrong_gradient(bench: Bench) -> None:
-    def apart(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
-        return part * (0.75 if at["tp"] else 0.25)
+def apart(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    """Terms that differ from rank to rank."""
+    return part * (0.75 if at["tp"] or at["cp"] else 0.25)
 
+
+def test_terms_that_differ_pass_too(bench: Bench) -> None:
     edit = only("activation_grad", "fc2.output", apart)
-    assert first(bench, edit) == "fc2.output activation_grad"
+    assert first(bench, edit).startswith("each rank of cp holds a term")
+
+
+@pytest.mark.parametrize("edit", [times(0.5), apart])
+def test_ranks_that_share_all_tokens_hold_no_terms(bench: Bench, edit: Edit) -> None:
+    edit = only("activation_grad", "fc2.output", edit)
+    assert first(bench, edit, point=Point.of(tp=2)) == "fc2.output activation_grad"
 
 
 @pytest.mark.parametrize(
@@ -76,8 +98,8 @@ def test_a_fault_of_the_reduction_is_not_blamed_on_terms(bench: Bench) -> None:
 
 
 def test_a_shard_is_no_term(bench: Bench) -> None:
-    edit = only("activation_grad", "fc1.output", times(0.5))
-    assert first(bench, edit) == "fc1.output activation_grad"
+    edit = only("activation_grad", "norm.output", times(0.5))
+    assert first(bench, edit) == "norm.output activation_grad"
 
 
 def test_terms_are_wrong_if_clipping_may_hide_what_follows(bench: Bench) -> None:
@@ -85,6 +107,6 @@ def test_terms_are_wrong_if_clipping_may_hide_what_follows(bench: Bench) -> None
         return None if record.id.kind == "param_grad" else part
 
     edit = both(HALVES, without)
-    assert first(bench, edit).startswith("each rank of tp")
+    assert first(bench, edit).startswith("each rank of cp")
     clips = [NoteEvent("clipped", "clip_grad_norm_")]
     assert first(bench, edit, notes=clips) == "fc2.output activation_grad"

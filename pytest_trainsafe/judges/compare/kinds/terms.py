@@ -1,59 +1,68 @@
-"""Finds gradients of activations of which each rank holds an equal term of a sum over ranks.
+"""Finds gradients of activations of which each rank holds one term of a sum over ranks.
 
-Ranks may compute a number together, such as an auxiliary loss of the whole batch, and each adds it
-to the loss of its own share.  If each divides its loss by their number, every rank holds 1/n of
-the number's gradient, and the backward of the common computation adds them up.  A division that is
-one too many looks the same, but then what is computed from the gradient is wrong, too.
+Ranks that divide a batch may each hold a number or tensor of the whole batch, such as an auxiliary
+loss or the features of all examples, and use it for their own share of the loss.  Then the gradient
+on each rank is a term, and the backward of what made the tensor adds the terms up.  A sum that is
+forgotten, and a division that is one too many, look the same, but then what is computed from the
+gradient is wrong, too.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import torch
 
-from pytest_trainsafe.align.merge import Merged
+from pytest_trainsafe.align.merge import Merged, merge
+from pytest_trainsafe.core.layout import Partial
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.patterns.partial_sum import names_axis
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.local_key_paths import is_local
+
+#: The roles of axes whose ranks have examples or tokens of their own.
+_DATA = frozenset({"dp", "cp"})
 
 #: The kinds that a backward computes from the gradient of an activation, and those of whole steps.
 _COMPUTED = frozenset({"activation_grad", "param_grad"})
 _REDUCED = frozenset({"main_grad", "unclipped_grad"})
 
 
-def equal_terms(
+def summed_over(
     rung: RungTraces,
     id: TensorId,
     merged: Merged,
     passes: Callable[[torch.Tensor], bool] | None,
 ) -> tuple[str, ...]:
-    """The axes over which the ranks' equal values add up to one that `passes`; () if they do not.
+    """The axes over which the ranks' values add up to one that `passes`; () if they do not.
 
-    For the gradient of an activation that every rank holds whole.  () too on exact numbers: a proof
-    is one of each tensor.
+    For the gradient of an activation that every rank holds whole, and axes along which ranks have
+    examples or tokens of their own.  () too on exact numbers: a proof is one of each tensor.
     """
     if passes is None or rung.numbers.exact or id.kind != "activation_grad":
         return ()
     candidate, parts = rung.candidate, merged.parts
-    if merged.findings or merged.tensor is None or len(parts) < len(candidate.ranks):
+    odd = any(finding.check != "replicas" for finding in merged.findings)
+    if odd or merged.tensor is None or len(parts) < len(candidate.ranks):
         return ()
     axes = [
         axis
         for axis, size in candidate.sizes.items()
-        if size > 1 and not any(names_axis(part, axis) for part in parts)
+        if size > 1 and candidate.sizes.mesh.role(axis) in _DATA
+        if not any(names_axis(part, axis) for part in parts)
     ]
-    if not axes or passes(merged.tensor):
+    if not axes or (passes(merged.tensor) and not merged.findings):
         return ()
     for count in range(1, len(axes) + 1):
         for over in itertools.combinations(axes, count):
-            number = math.prod(candidate.sizes[axis] for axis in over)
-            if passes(candidate.numbers.scale(merged.tensor, number)):
+            partial = tuple(Partial(axis) for axis in over)
+            terms = [msgspec.structs.replace(part, layout=part.layout + partial) for part in parts]
+            shape = tuple(merged.tensor.shape)
+            total = merge(terms, candidate.sizes, shape=shape, where=id)
+            if total.tensor is not None and not total.findings and passes(total.tensor):
                 return over
     return ()
 

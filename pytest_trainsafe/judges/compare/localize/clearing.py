@@ -29,15 +29,15 @@ def not_cleared(candidate: Trace, step: int, names: Sequence[str], reference: Tr
             f"zero_grad is called {_moment(calls[-1])} at {_line(calls[-1])}, and not between step "
             f"{step - 1} and the backwards of step {step}"
         )
-    holders = _holders(candidate, names)
-    if silent := [rank for rank in holders if not _between(rank, step)]:
-        does = [rank for rank in candidate.ranks if _between(rank, step)]
+    silent, does = _silent(candidate, step, names)
+    if silent:
         return (
             f"{_named(silent)} {'do' if len(silent) > 1 else 'does'} not clear them: zero_grad is "
             f"called between the steps on {_named(does)} alone, at {_lines(between)}"
         )
     # A rank that holds none of these parameters does not name them among those it leaves out.
-    between = [call for rank in holders for call in _between(rank, step)] or between
+    own = [call for rank in _holders(candidate, names) for call in _between(rank, step)]
+    between = own or between
     # A parameter beyond those that an event names may be left out by it.
     missed = [
         name
@@ -54,12 +54,22 @@ def not_cleared(candidate: Trace, step: int, names: Sequence[str], reference: Tr
     )
 
 
-def of_clearing(candidate: Trace, reference: Trace | None) -> Place:
-    """The line that clears gradients in the reference alone; NOWHERE if there is none."""
+def of_clearing(
+    candidate: Trace, reference: Trace | None, step: int = 0, names: Sequence[str] = ()
+) -> Place:
+    """The line that clears gradients in the reference alone, or on some ranks alone.
+
+    The latter if other ranks hold the parameters `names` and do not clear them before `step`.
+    NOWHERE if there is none.
+    """
     line = _only_there(candidate, reference) if reference is not None else ""
-    if not line:
+    if line:
+        return Place(line, (Clause("clears gradients in the reference alone"),))
+    silent, does = _silent(candidate, step, names)
+    if not silent or not does:
         return NOWHERE
-    return Place(line, (Clause("clears gradients in the reference alone"),))
+    call = _between(does[0], step)[0]
+    return Place(call.user or call.at, (Clause(f"clears gradients on {_named(does)} alone"),))
 
 
 def _only_there(candidate: Trace, reference: Trace) -> str:
@@ -80,6 +90,17 @@ def _holders(trace: Trace, names: Sequence[str]) -> list[RankTrace]:
         for rank in trace.ranks
         if any(id.kind == "param" and id.path in wanted for id in rank.tensors)
     ]
+
+
+def _silent(
+    trace: Trace, step: int, names: Sequence[str]
+) -> tuple[list[RankTrace], list[RankTrace]]:
+    """The ranks that hold any of `names` and do not clear gradients before `step`; those that do.
+
+    The latter may hold none of `names`.
+    """
+    silent = [rank for rank in _holders(trace, names) if not _between(rank, step)]
+    return silent, [rank for rank in trace.ranks if _between(rank, step)]
 
 
 def _between(rank: RankTrace, step: int) -> list[Zeroed]:

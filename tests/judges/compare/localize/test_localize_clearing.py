@@ -73,6 +73,10 @@ def test_a_rank_that_holds_the_parameters_and_never_clears_them_is_named(
         "rank 1 does not clear them: zero_grad is called between the steps on rank 0 alone, "
         f"at {AT}"
     )
+    found = said(of_clearing(trace, traces.reference, 1, [HELD]))
+    assert found == (AT, "clears gradients on rank 0 alone")
+    assert of_clearing(trace, traces.reference, 2, [HELD]) == NOWHERE
+    assert of_clearing(trace, traces.reference, 1) == NOWHERE
 
 
 def test_a_rank_without_the_parameters_need_not_clear_them(traces: RungTraces) -> None:

@@ -112,7 +112,10 @@ class Places(ProgramLines):
             case "accumulation":
                 found = self._accumulation()
             case "clearing":
-                found = of_clearing(self.candidate, self.reference) or self.does("step")
+                failing = (f.where for f in comparison.findings if f.verdict == "fail")
+                step = min((id.step for id in failing if id is not None), default=0)
+                found = of_clearing(self.candidate, self.reference, step, [*targets])
+                found = found or self.does("step")
             case "optimizer":
                 names = [*targets]
                 found = Drift(self.candidate, self.reference, comparison, names).place()

@@ -66,3 +66,14 @@ def test_deselected_tests_are_not_taken_for_reports(project):
 
     result.assert_outcomes(passed=1, deselected=1)
     result.stdout.fnmatch_lines(["no pack was written, because no test marked healthy=True *"])
+
+
+def test_a_module_that_cannot_be_imported_is_reported_as_by_pytest_itself(project):
+    """pytest keeps its report beside those of tests, and it has no properties."""
+    project.makepyfile("import not_a_module")
+
+    result = project.runpytest_inprocess("-W", "default")
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*ModuleNotFoundError: No module named 'not_a_module'"])
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")

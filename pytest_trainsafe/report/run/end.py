@@ -29,8 +29,10 @@ def conclude(reporter: pytest.TerminalReporter, folder: Path | None) -> None:
         report
         for group in reporter.stats.values()
         for report in group
-        # Deselected tests are there too, as items, which have properties but no report.
+        # Deselected tests are there too, as items, which have properties but no report.  Modules
+        # that cannot be imported are there as reports without properties.
         if hasattr(report, "when")
+        and hasattr(report, "user_properties")
         and any(str(name).startswith(_PREFIX) for name, _ in report.user_properties)
     ]
     settings = reporter.config.stash[SETTINGS]

@@ -7,7 +7,7 @@ Reads the events `Unheld`, which every rank writes whose optimizers hold nothing
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -41,6 +41,17 @@ def unheld_in_both(candidate: Trace, reference: Trace | None) -> frozenset[str]:
     if reference is None:
         return frozenset()
     return (unheld(candidate) or frozenset()) & (unheld(reference) or frozenset())
+
+
+def untrained(rung: RungTraces, wrong: Iterable[TensorId]) -> list[str]:
+    """The parameters of `wrong` tensors that an optimizer of the reference alone holds.
+
+    A norm without their gradients, by which gradients are clipped, makes all others wrong.
+    """
+    here, there = unheld(rung.candidate), unheld(rung.reference)
+    if here is None or there is None:
+        return []
+    return list(dict.fromkeys(p for id in wrong if (p := parameter_of(id)) in here - there))
 
 
 def parameter_of(id: TensorId) -> str:

@@ -20,7 +20,7 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.events import replacement, rewrite_key
 from pytest_trainsafe.judges.compare.explain.common_step import follow_a_factor
-from pytest_trainsafe.judges.compare.explain.held import parameter_of, unheld_in_both
+from pytest_trainsafe.judges.compare.explain.held import parameter_of, unheld_in_both, untrained
 from pytest_trainsafe.judges.compare.localize.code.unheld import changed_between_forwards
 from pytest_trainsafe.judges.compare.localize.code.unreached import unreached
 from pytest_trainsafe.judges.compare.localize.conditions import Condition, Conditions, Steps
@@ -170,21 +170,26 @@ class _Blame:
         reduced = unclipped or given
         clipped = self.factor is not None and bool(self.factor.clips)
         scaled = {*self.factor.scaled} if self.factor is not None and clipped else set()
+        idle = untrained(self.rung, self.wrong)
+        unscaled = [id for id in reduced if id not in scaled and id.path not in idle]
         late = [
             id
-            for id in reduced
+            for id in unscaled
             if id.path not in wrong
-            and id not in scaled
             and (self.compared.gradient(id.path) or not self.explained(id, at_fault))
         ]
         if not given and (norm or any(id.kind in _STEPPED for id in self.wrong)):
             late += [id for id in self.lacking("main_grad") if id.path not in wrong]
-        if given and not unclipped and self.comparison.compared["unclipped_grad"]:
+        if idle:
+            yield from (Fault("optimizer", path) for path in idle)
+            yield from (Fault(self.phase_of(late), id.path) for id in late if clipped)
+        elif given and not unclipped and self.comparison.compared["unclipped_grad"]:
             yield Fault("norm", PROGRAM)  # correct before clipping, wrong after it
         else:
             if clipped or not (norm and wrong):
                 yield from (Fault(self.phase_of(late), id.path) for id in late)
-            if not wrong and not late and (norm or scaled):
+            # The norm of wrong gradients is wrong, also of those that another fault explains.
+            if not (wrong or late or unscaled) and (norm or scaled):
                 yield Fault("norm", PROGRAM)
         wrong |= {id.path for id in (*reduced, *late)}
         stepped = [id for id in self.wrong if id.kind in _STEPPED and self.judges(id, wrong)]
@@ -436,15 +441,10 @@ class _Blame:
         It does if the parameter's module is in a module at fault, has wrong inputs or outputs, or
         received a wrong gradient that was not rewritten.
         """
-        return any(_within(id.module, module) for module in at_fault) or (
+        return any(not each or f"{id.module}.".startswith(f"{each}.") for each in at_fault) or (
             self.wrong_forward(id.module, id) or self.arrives_unrewritten(id.module, id)
         )
 
     def has_children(self, module: str) -> bool:
         """Whether a module calls other modules."""
         return module in self.callers.values()
-
-
-def _within(module: str, outer: str) -> bool:
-    """Whether a module is `outer` or a part of it."""
-    return not outer or module == outer or module.startswith(f"{outer}.")

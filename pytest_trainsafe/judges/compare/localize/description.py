@@ -127,12 +127,11 @@ class _Description:
         self.program = program.name
 
     def group(self, fault: Fault) -> str:
-        """The key by which faults of one phase share a sentence: the class of a module."""
-        if fault.condition == "altered":
-            return ""
-        if fault.phase in ("forward", "backward") and fault.target in self.modules:
-            return self.modules[fault.target].cls
-        return ""
+        """The key by which faults of one phase share a sentence, such as the class of a module."""
+        if fault.phase == "optimizer":
+            return "apart" * bool(self.places.trained([fault.target]))
+        own = fault.phase in ("forward", "backward") and fault.condition != "altered"
+        return self.modules[fault.target].cls if own and fault.target in self.modules else ""
 
     def agrees(self, fault: Fault) -> str:
         """The clause that says which tensors before a fault agree; "" if none was compared.

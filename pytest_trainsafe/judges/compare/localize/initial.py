@@ -1,12 +1,13 @@
-"""Finds faults without a second Run: in initial parameters, or if no micro-batch is marked.
+"""Finds faults without a search: in initial parameters, or if no micro-batch is marked.
 
 Before the first step no tensor passes between modules.  If a program marks no micro-batch, no
-module is recorded.  In both cases there is nothing to rewrite.  Called by `search`.
+module is recorded.  In both cases there is nothing to replace between modules.  Called by `search`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from pytest_trainsafe.core.code_files import is_fixture
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
@@ -16,15 +17,25 @@ from pytest_trainsafe.judges.compare.explain.held import parameter_of, unheld_in
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.fault.clause import Clause, at
 from pytest_trainsafe.judges.compare.fault.located import Located
+from pytest_trainsafe.judges.compare.localize.budget import Budget, Deadline
 from pytest_trainsafe.judges.compare.localize.code.drawn import drawn_at
 from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, own, set_up
 from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.localize.code.unheld import UnheldLines
+from pytest_trainsafe.judges.compare.localize.scales import scales
+from pytest_trainsafe.judges.compare.rung import RungTraces
+from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.trace.facts import Overwritten, SetUp, Site
-from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.reader import Trace, TraceError
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.runs.traces import Traces
 
 #: The kinds of tensors that an optimizer step produces for each parameter.
 _STEPPED = frozenset({"param", "master_param", "update", "optimizer_state"})
+
+#: The kinds of gradients after the backward.
+_GRADIENTS = frozenset({"main_grad", "unclipped_grad"})
 
 
 def initial(failed: Comparison, candidate: Trace, reference: Trace | None = None) -> Located:
@@ -192,6 +203,47 @@ def _on_stages(wrong: Iterable[TensorId], candidate: Trace) -> str:
     return f", on rank {' and '.join(map(str, sorted(stages)))} of pp,"
 
 
+def with_writes(
+    candidate: Traces, reference: Traces, rung: RungTraces, failed: Comparison, budget: Budget
+) -> Places:
+    """The lines of a program that marked no micro-batch.
+
+    If its gradients are multiples of the reference's, they include those that change gradients in
+    place, which only Runs that replace tensors record: here those that the optimizer receives.
+    """
+    case, dtype = candidate.case, rung.candidate.manifest.dtype
+    known = Places(rung.candidate, case.program, rung.reference)
+    names = _multiples(failed)
+    deadline = Deadline(budget.allows(case.settings.localize), candidate.runs.held_up)
+    if not names or not deadline.seconds:
+        return known
+    try:
+        scale = scales(reference.in_full().at(dtype), rung.candidate, main_gradients=True)
+        replaced = tuple(sorted(scale.items()))
+        runs = [each.rewritten(dtype, replaced) for each in (candidate, reference) if replaced]
+        traces = [deadline.wait(run).trace for run in runs]
+    except (GroupFailure, TimeoutError, TraceError):
+        return known  # the result stands without these lines
+    finally:
+        budget.take(deadline.spent)
+    found = Places(traces[0], case.program, traces[1]) if traces else known
+    return found if found.rescaled(failed, names) else known
+
+
+def _multiples(failed: Comparison) -> list[str]:
+    """The parameters with wrong gradients, if these come first and the first is a multiple."""
+    wrong = [f for f in failed.findings if f.verdict == "fail" and f.where is not None]
+    if not wrong or wrong[0].pattern is None or not wrong[0].pattern.factor:
+        return []
+    return _differing(failed) if wrong[0].where and wrong[0].where.kind in _GRADIENTS else []
+
+
+def _differing(failed: Comparison) -> list[str]:
+    """The paths of the parameters whose gradients, before or after clipping, are wrong."""
+    found = (f.where for f in failed.findings if f.verdict == "fail" and f.where is not None)
+    return list(dict.fromkeys(id.path for id in found if id.kind in _GRADIENTS))
+
+
 def whole_steps(failed: Comparison, places: Places) -> Located:
     """The report's row for a program that marked no micro-batch, and a line of its step.
 
@@ -220,15 +272,20 @@ def whole_steps(failed: Comparison, places: Places) -> Located:
         return _at(place, [("faulty", text)], [("loss", "<program>")])
     if any(f.pattern is not None and f.pattern.name == "same data" for f in failed.findings):
         return _at(place, [])  # the pattern says what is at fault
+    agrees = bool(kinds) and "loss" not in kinds and bool(failed.compared["loss"])
+    before = "the loss agrees; " if agrees else ""
+    names = _differing(failed)
+    if names and wrong[0].kind in _GRADIENTS and (how := places.rescaled(failed, names)):
+        text = f"{before}the gradients of {name_list(names, 'parameter')} {how}"
+        return _at(place, [("faulty", text)], [("reduction", name) for name in names])
     where = "in the data, the forward, the backward or the reduction of gradients"
-    before = ""
     if kinds and wrong[0].kind == "loss":
         where = (
             "in what makes this loss: the data, the forward or the weights that compute it; or in "
             "how the loss is reported"
         )
-    elif kinds and "loss" not in kinds and failed.compared["loss"]:
-        before, where = "the loss agrees; ", "in the backward or the reduction of gradients"
+    elif agrees:
+        where = "in the backward or the reduction of gradients"
     why = (
         f"{before}only whole steps were compared, so the fault may be {where}; mark micro-batches "
         "with ctx.microbatch to distinguish these"

@@ -51,7 +51,12 @@ from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.localize.code.sharper import without_idle
 from pytest_trainsafe.judges.compare.localize.description import located
 from pytest_trainsafe.judges.compare.localize.gradients import reduced_before_step
-from pytest_trainsafe.judges.compare.localize.initial import initial, of_attribute, whole_steps
+from pytest_trainsafe.judges.compare.localize.initial import (
+    initial,
+    of_attribute,
+    whole_steps,
+    with_writes,
+)
 from pytest_trainsafe.judges.compare.localize.scales import scales
 from pytest_trainsafe.judges.compare.localize.stages import cut_modules, ends, is_input
 from pytest_trainsafe.judges.compare.rung import RungTraces
@@ -114,7 +119,7 @@ def localize(
     case = candidate.case
     places = Places(rung.candidate, case.program, rung.reference)
     if has_whole_steps_only(rung.reference):
-        return whole_steps(failed, places)
+        return whole_steps(failed, with_writes(candidate, reference, rung, failed, budget))
     if text := undeclared_experts(rung.candidate, [f.where for f in failing]):
         watch = places.does("watch")
         return Located((("annotate", text),), watch.source, watch.clauses)

@@ -180,6 +180,31 @@ def test_a_reduced_gradient_of_a_module_at_fault_is_no_fault_of_its_reduction(
     assert pairs(blamed(found)) == [("forward", "fc1")]
 
 
+def test_clipping_by_the_norm_of_a_wrong_module_s_gradients_is_no_fault_of_the_clipping(
+    tmp_path: Path,
+) -> None:
+    def wrong(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        kind, own = record.id.kind, record.id.module == "fc1"
+        if kind == "main_grad":
+            return part + 1.0 if own else part / 1.5
+        return part * 1.5 if kind == "grad_norm" or (kind == "activation" and own) else part
+
+    def local(id: TensorId) -> bool:
+        return id.kind == "param_grad" and id.module == "fc1"
+
+    found = rung(tmp_path, TP, wrong, without=local)
+    assert pairs(blamed(found)) == [("forward", "fc1")]
+    assert "clipping" not in text_of(located_faults(found))
+
+
+def test_a_wrong_norm_beside_a_wrong_module_is_a_fault_if_its_gradients_are_right(
+    tmp_path: Path,
+) -> None:
+    output = only("activation", "fc1.output", lambda record, at, part: part * 1.5)
+    found = rung(tmp_path, TP, both(norm_wrong({0: 1.5, 1: 1.5}), output))
+    assert pairs(blamed(found)) == [("forward", "fc1"), ("norm", PROGRAM)]
+
+
 def test_a_wrong_reduction_is_blamed_although_no_gradient_before_it_was_compared(
     tmp_path: Path,
 ) -> None:

@@ -19,7 +19,7 @@ from pytest_trainsafe.judges.compare.localize.description import located
 from pytest_trainsafe.judges.compare.localize.scales import scales
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.sweep.program import Program
-from pytest_trainsafe.trace.facts import Changed
+from pytest_trainsafe.trace.facts import Changed, Site
 from tests.support.localize.blamed_traces import noting
 from tests.support.localize.call_traces import Flow, flow, rung, values
 
@@ -222,3 +222,30 @@ def test_a_wrong_buffer_that_a_known_line_changes_is_no_fault_of_its_modules_for
         )
     else:
         assert "the buffers are wrong after the forward of norm" in found.rows[0][1]
+
+
+MODEL = Site("model", "/me/fit.py:50")
+COPY = Changed(0, "/me/fit.py:50", "copy_", parameters=("norm.table",))
+LERP = Changed(0, "/me/fit.py:63", "lerp_", parameters=("norm.table",))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "named"),
+    [
+        ([COPY, LERP], [COPY, LERP], "63 changes buffers, by lerp_, as in the reference"),
+        ([LERP, COPY], [LERP, COPY], "63 changes buffers, by lerp_, as in the reference"),
+        ([COPY], [COPY], "50 changes buffers, by copy_, as in the reference"),
+        ([COPY, LERP], [LERP], "50 changes buffers, by copy_"),
+    ],
+    ids=["after the model", "before the model", "by the model alone", "not in the reference"],
+)
+def test_the_line_that_makes_a_buffer_is_named_before_the_call_of_the_model_that_sends_it(
+    tmp_path, ours, theirs, named
+):
+    good = [FIRST, *ALL, Flow(TABLE, values("table", 4))]
+    bad = [dataclasses.replace(each, change=added) if each.id == TABLE else each for each in good]
+    made = noting(rung(tmp_path, good, bad, Point.of(), callers=CALLERS), MODEL, *ours)
+    swapped = noting(dataclasses.replace(made, candidate=made.reference), *theirs)
+    made = dataclasses.replace(made, reference=swapped.candidate)
+    found = located([Fault("unheld", "norm.table")], compare(made), made, Program("m:train"), "")
+    assert f"{found.source} {found.what}" == f"/me/fit.py:{named}"

@@ -6,6 +6,7 @@ Nothing else is wrong in these traces: the parameter moves in one of the two Run
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -113,3 +114,24 @@ def test_a_parameter_that_both_train_is_blamed_on_the_optimizer_s_step(
     found = located_faults(given)
     assert "receives agrees; the optimizer's step of fc1.bias is wrong" in (text_of(found))
     assert found.source == STEP.at
+
+
+def unclipped(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    """Clipping by a norm without the gradient of BIAS, which is not clipped."""
+    if record.id.kind in ("grad_norm", "main_grad") and record.id.path != BIAS:
+        return part * (0.9 if record.id.kind == "grad_norm" else 1 / 0.9)
+    return part * 3 if record.id.kind == "main_grad" else part
+
+
+def test_clipping_without_a_parameter_that_is_not_held_is_no_fault_of_the_clipping(
+    tmp_path: Path,
+) -> None:
+    """The parameter itself leads, although its update is judged with generated gradients."""
+    given = rung(tmp_path, Point.of(dp=2), unclipped)
+    found = located_faults(knowing(given, FROZEN, Unheld()))
+    assert found.faults == (("optimizer", BIAS),)
+    assert "no watched optimizer holds fc1.bias, but one does in the reference" in text_of(found)
+    assert "clip" not in text_of(found)
+    assert found.source == MADE.at
+    held = located_faults(knowing(given, Unheld(), Unheld()))
+    assert held.faults == (("reduction", BIAS),)

@@ -20,7 +20,7 @@ from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.fault.clause import Clause
 from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, caller_of
 from pytest_trainsafe.judges.compare.rung import RungTraces
-from pytest_trainsafe.trace.facts import Changed
+from pytest_trainsafe.trace.facts import Changed, Site
 from pytest_trainsafe.trace.reader import Trace
 
 #: Numbers that differ by less than this, relative to their size, may differ by rounding only.
@@ -104,8 +104,19 @@ class UnheldLines:
         expected = {(line.at, line.operation, line.stepped) for line in self.theirs}
         odd = [x for x in self.ours if (x.at, x.operation, x.stepped) not in expected]
         if self.theirs and not odd and self._buffers:
-            return self._of(self.ours, due=True)
+            return self._of(self._last(), due=True)
         return self._of(odd if self.theirs and odd else self.ours)
+
+    def _last(self) -> list[Changed]:
+        """The lines, from the last to the first: the last one makes the values that are compared.
+
+        Those that call the model come at the end.  A wrapper, such as DistributedDataParallel,
+        writes buffers in its call, to give each rank what the first one has.
+        """
+        sites = (site for rank in self._candidate.ranks for site in rank.events_of(Site))
+        model = {line for site in sites if site.what == "model" for line in (site.at, site.user)}
+        newest = [*reversed(self.ours)]
+        return sorted(newest, key=lambda line: line.at in model)
 
     def _of(self, lines: Sequence[Changed], where: str = "", due: bool = False) -> Place:
         """The place of the first line; `due` if the reference makes the same change there."""

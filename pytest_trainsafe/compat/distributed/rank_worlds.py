@@ -25,6 +25,38 @@ DTENSOR_OPERATORS = (
     ("DTensor._op_dispatcher._custom_op_handlers",),
 )
 
+#: What torch sets around a part of the program, such as a forward or a `with`, and around saving:
+#: modules and the names of their attributes.  Another rank may run before such a part ends.
+SET_AROUND = (
+    ("torch.nn.parallel.distributed", ("DistributedDataParallel._active_ddp_module",)),
+    ("torch.distributed.tensor._api", ("DTensor._op_dispatcher._allow_implicit_replication",)),
+    (
+        "torch.distributed.tensor._redistribute",
+        ("_FORCE_MIN_COST_REDISTRIBUTION_PLAN", "_DISABLE_REDISTRIBUTE_TRANSFORM_OPTIMIZATION"),
+    ),
+    ("torch.distributed.fsdp._fully_shard._fully_shard", ("_enable_fsdp_module_new_init",)),
+    ("torch.distributed._shard.api", ("_CURRENT_PROCESS_GROUP",)),
+    (
+        "torch.distributed.checkpoint.planner",
+        (
+            *("SavePlanner._cached_save_plan", "SavePlanner._cached_final_save_plan"),
+            *("SavePlanner._cached_all_plans", "SavePlanner._cached_global_plan"),
+            "SavePlanner._cached_metadata",
+        ),
+    ),
+    ("torch.utils.checkpoint", ("_checkpoint_debug_enabled", "_enable_checkpoint_early_stop")),
+    ("torch.autograd.graph", ("_allow_mutation_on_saved_tensors_enabled",)),
+    ("torch.nn.utils.parametrize", ("_cache_enabled", "_cache")),
+    ("torch.utils._device", ("CURRENT_DEVICE",)),
+    (
+        "torch.utils._python_dispatch",
+        (
+            *("_is_in_torch_dispatch_mode", "_is_in_non_infra_torch_dispatch_mode"),
+            "_is_in_any_mode_without_ignore_compile_internals",
+        ),
+    ),
+)
+
 #: The name under which torch knows the backend.
 BACKEND = "trainsafe_threads"
 

@@ -24,6 +24,7 @@ import torch
 from pytest_trainsafe.compat.distributed.rank_worlds import (
     DTENSOR_OPERATORS,
     DTENSOR_RANDOM,
+    SET_AROUND,
     WORLD,
     RankWorld,
 )
@@ -36,6 +37,8 @@ from pytest_trainsafe.launch.threads.modules import ProgramModules
 keep_per_rank(WORLD[0], *WORLD[1])
 keep_per_rank(DTENSOR_RANDOM[0], *DTENSOR_RANDOM[1])
 keep_per_rank(DTENSOR_OPERATORS[0], *DTENSOR_OPERATORS[1], copied=True)
+for _module, _names in SET_AROUND:
+    keep_per_rank(_module, *_names)
 keep_per_rank(
     "torch.nn.modules.module",
     *("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_pre_hooks"),
@@ -131,10 +134,19 @@ class _Flags(NamedTuple):
     deterministic: bool
     warn_only: bool
     precision: str
+    attention: tuple[bool, ...]
+
+
+#: Whether a kernel of attention is allowed, and what allows or forbids it: `sdpa_kernel` does both.
+_ATTENTION: tuple[tuple[Callable[[], bool], Callable[[bool], None]], ...] = (
+    (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
+    (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
+    (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
+)
 
 
 class Flags:
-    """torch's default dtype, whether it is deterministic, and the precision of float32 products."""
+    """torch's default dtype, kernels of attention, determinism, precision of float32 products."""
 
     def __init__(self) -> None:
         self._initial = self.save()
@@ -150,6 +162,7 @@ class Flags:
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
             torch.get_float32_matmul_precision(),
+            tuple(allowed() for allowed, _ in _ATTENTION),
         )
 
     def restore(self, flags: _Flags) -> None:
@@ -161,6 +174,9 @@ class Flags:
             torch.use_deterministic_algorithms(flags.deterministic, warn_only=flags.warn_only)
         if now.precision != flags.precision:
             torch.set_float32_matmul_precision(flags.precision)
+        if now.attention != flags.attention:
+            for (_, allow), wanted in zip(_ATTENTION, flags.attention, strict=True):
+                allow(wanted)
 
 
 class Environment:
@@ -319,7 +335,10 @@ class Attributes:
                 rank_state.write(sys.modules[module], name, self._fresh((module, name)))
         inside = [*values.inside, *map(self._fresh, self._inside[len(values.inside) :])]
         for where, value in zip(self._inside, inside, strict=True):
-            rank_state.write(*_owner(where), value)
+            owner, name = _owner(where)
+            # To set an attribute of a class empties Python's caches.
+            if rank_state.read(owner, name) is not value:
+                rank_state.write(owner, name, value)
         now, replaced = self._now(), values.replaced
         if len(replaced) < len(now):
             replaced = [*replaced, *(each.original for each in self._replaced[len(replaced) :])]
@@ -356,7 +375,7 @@ class Attributes:
             if unfinished or (key in self._seen and each.names):
                 continue
             for name in each.names or list(vars(module)):
-                if (each.module, name) not in self._base:
+                if (each.module, name) not in self._base and _has_owner((each.module, name)):
                     # A variable that appears later is that of the rank which made it.
                     where = each.module, name
                     value = ABSENT if key in self._seen else rank_state.read(*_owner(where))
@@ -380,6 +399,15 @@ def _owner(where: tuple[str, str]) -> tuple[Any, str]:
     for part in path:
         owner = getattr(owner, part)
     return owner, name
+
+
+def _has_owner(where: tuple[str, str]) -> bool:
+    """Whether the class or function that has an attribute exists: not in each release of torch."""
+    try:
+        _owner(where)
+    except AttributeError:
+        return False
+    return True
 
 
 def _copied(value: Any) -> Any:

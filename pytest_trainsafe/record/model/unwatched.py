@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from pytest_trainsafe.core.rank import current_rank
 from pytest_trainsafe.core.usage import first_few
 from pytest_trainsafe.record.hooks.outputs import has_values
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
+from pytest_trainsafe.record.model.held import held_here
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter
@@ -25,7 +27,7 @@ from pytest_trainsafe.trace.writer import RankWriter
 NAMES = 0.5
 
 
-#: Those of all ranks of this process: what other ranks watch is not beside this one's model.
+#: Those of all ranks of this process: what other ranks have is not beside this one's model.
 _all: weakref.WeakSet[Beside] = weakref.WeakSet()
 
 
@@ -37,9 +39,17 @@ class Beside:
         self._notes = not (spec.perturbation or spec.rewrite or spec.record == "sketch")
         sizes = spec.point.sizes
         self._cut = any(sizes[axis] > 1 for axis in sizes if sizes.mesh.role(axis) == "pp")
+        self._rank = current_rank().rank
+        others = [each for each in _all if each._rank != self._rank]
+        #: Whether other ranks run in this process.
+        self._shared = bool(others)
+        for each in others:
+            each._shared = True
         # What exists before the program starts is not the program's.  The garbage collector no
         # longer lists nor visits it: half a million objects, which take as long as some steps.
-        gc.freeze()
+        # The programs of other ranks may have started, and what they keep must stay listed.
+        if not others:
+            gc.freeze()
         self._writer = writer
         self._parts: list[nn.Module] = []
         self._weights: Mapping[str, torch.Tensor] = {}
@@ -54,7 +64,7 @@ class Beside:
     def weights(self) -> Iterator[tuple[str, list[torch.Tensor]]]:
         """Yields what has weights and is not watched: "the module Ema", and its weights now."""
         gc.collect()  # when garbage goes differs from Run to Run
-        found = found_beside(self._parts, self._weights, self._elsewhere(), self._cut)
+        found = found_beside(self._parts, self._weights, self._elsewhere(), self._cut, self._held())
         for owner, weights in found:
             name = "a list with the shapes of the weights"
             if isinstance(owner, nn.Module):
@@ -71,7 +81,7 @@ class Beside:
         if number == 0 and self._notes and self._parts:
             found = [
                 *added(self._parts, self._weights),
-                *unwatched(self._parts, self._weights, self._elsewhere(), self._cut),
+                *unwatched(self._parts, self._weights, self._elsewhere(), self._cut, self._held()),
             ]
             for text in dict.fromkeys(found):
                 self._writer.add(NoteEvent("not_compared", text))
@@ -79,6 +89,10 @@ class Beside:
     def _elsewhere(self) -> list[torch.Tensor]:
         """The parameters that other ranks of this process watch."""
         return [each for other in _all if other is not self for each in other._weights.values()]
+
+    def _held(self) -> set[int] | None:
+        """The objects of this rank's program; None if all of the process are."""
+        return held_here() if self._shared else None
 
 
 def added(parts: Sequence[nn.Module], parameters: Mapping[str, torch.Tensor]) -> Iterator[str]:
@@ -107,15 +121,16 @@ def unwatched(
     parameters: Mapping[str, torch.Tensor],
     elsewhere: Iterable[torch.Tensor] = (),
     cut: bool = False,
+    held: Container[int] | None = None,
 ) -> Iterator[str]:
     """Sentences about modules and dicts with weights of their own that the recorder does not see.
 
     `parts` are the watched modules, and `parameters` their parameters by name.  Parameters that are
     watched `elsewhere` do not count, nor do, if `parts` are `cut` from a model for a stage of a
-    pipeline, the other modules of that model.
+    pipeline, the other modules of that model.  With `held`, only objects with these ids count.
     """
     classes = {type(each) for part in parts for each in part.modules()}
-    for each in found_beside(parts, parameters, elsewhere, cut):
+    for each in found_beside(parts, parameters, elsewhere, cut, held):
         count = len(each.weights)
         if isinstance(each.owner, nn.Module):
             which = "another" if type(each.owner) in classes else "the"
@@ -142,11 +157,12 @@ def found_beside(
     parameters: Mapping[str, torch.Tensor],
     elsewhere: Iterable[torch.Tensor] = (),
     cut: bool = False,
+    held: Container[int] | None = None,
 ) -> Iterator[Kept]:
     """Yields the modules, dicts and lists of `unwatched`; a list has the shapes of the weights."""
     known = {id(each) for each in parameters.values()}
     memory = {_address(each) for each in (*parameters.values(), *elsewhere)}
-    modules, dicts, lists = _objects()
+    modules, dicts, lists = _objects(held)
     watched = {id(each) for part in parts for each in part.modules()}
     around = {id(each) for each in modules if any(id(m) in watched for m in each.modules())}
     seen = watched | around
@@ -173,13 +189,17 @@ def found_beside(
             yield Kept(held, held)
 
 
-def _objects() -> tuple[list[nn.Module], list[dict[str, Any]], list[list[Any]]]:
+def _objects(
+    held: Container[int] | None,
+) -> tuple[list[nn.Module], list[dict[str, Any]], list[list[Any]]]:
     modules: list[nn.Module] = []
     dicts: list[dict[str, Any]] = []
     lists: list[list[Any]] = []
     # There may be many objects: each function that is called for all of them shows.
     are_modules: dict[type, bool] = {}
     for each in gc.get_objects():
+        if held is not None and id(each) not in held:
+            continue
         kind = type(each)
         if kind is dict:
             if each and _has_tensors_by_name(each):

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import faulthandler
+import functools
+import operator
 import os
 import random
 import sys
@@ -394,11 +396,16 @@ class Attributes:
 
 def _owner(where: tuple[str, str]) -> tuple[Any, str]:
     """The object that has an attribute, and the attribute's own name."""
-    owner: Any = sys.modules[where[0]]
-    *path, name = where[1].split(".")
-    for part in path:
-        owner = getattr(owner, part)
-    return owner, name
+    path, name = _path(where[1])
+    module: Any = sys.modules[where[0]]
+    return module if path is None else path(module), name
+
+
+@functools.cache
+def _path(name: str) -> tuple[Callable[[Any], Any] | None, str]:
+    """What finds the object in a module that has an attribute, and the attribute's own name."""
+    path, _, last = name.rpartition(".")
+    return operator.attrgetter(path) if path else None, last
 
 
 def _has_owner(where: tuple[str, str]) -> bool:

@@ -34,7 +34,7 @@ class Waits(nn.Linear):
     def forward(self, given: torch.Tensor) -> torch.Tensor:
         for _ in range(2):  # a rank that goes on after the first one waits inside of the forward
             dist.all_reduce(torch.ones(1))
-        self.around: Any = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
+        self.around: Any = DistributedDataParallel._get_active_ddp_module()
         return super().forward(given)
 
 

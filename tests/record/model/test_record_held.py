@@ -91,8 +91,9 @@ def values(place: Callable[[Any], Any], make: Callable[[nn.Module], Any]) -> lis
     """What is found beside the model of this rank, as the first number of each."""
     beside = Beside(SPEC, None)  # type: ignore[arg-type]
     dist.barrier()
-    model = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1))
-    nn.init.constant_(model[0].weight, dist.get_rank())
+    first = nn.Linear(1, 2)
+    nn.init.constant_(first.weight, dist.get_rank())
+    model = nn.Sequential(first, nn.Linear(2, 1))
     held = place(make(model)) if dist.get_rank() != 1 else None
     beside.watch([("", model)], dict(model.named_parameters()))
     dist.barrier()

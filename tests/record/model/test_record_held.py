@@ -92,7 +92,7 @@ def values(place: Callable[[Any], Any], make: Callable[[nn.Module], Any]) -> lis
     beside = Beside(SPEC, None)  # type: ignore[arg-type]
     dist.barrier()
     first = nn.Linear(1, 2)
-    nn.init.constant_(first.weight, dist.get_rank())
+    nn.init.constant_(first.get_parameter("weight"), dist.get_rank())
     model = nn.Sequential(first, nn.Linear(2, 1))
     held = place(make(model)) if dist.get_rank() != 1 else None
     beside.watch([("", model)], dict(model.named_parameters()))

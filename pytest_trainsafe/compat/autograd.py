@@ -18,6 +18,9 @@ constant in a loss are not looked at.
 Needs `_saved_mat2` of the node of a product of matrices.  Without it, labels that number gathered
 examples are not looked at.
 
+Needs `_saved_result` of the node of an operator such as tanh.  Without it, noise does not reach a
+gradient that is differentiated again.
+
 Needs `_forward_cls` of a node that a function in Python makes.  Without it, reports name no such
 functions.
 
@@ -107,6 +110,11 @@ def right_factor(node: Any) -> torch.Tensor | None:
     """The right factor of the product of matrices that a node differentiates; None if unknown."""
     factor: torch.Tensor | None = getattr(node, "_saved_mat2", None)
     return factor
+
+
+def uses_own_result(node: Any) -> bool:
+    """Whether a node computes its derivative from the operator's own result, as that of a tanh."""
+    return hasattr(type(node), "_saved_result")
 
 
 #: Numbers that nodes save and that follow from the data: sizes, places, seeds.

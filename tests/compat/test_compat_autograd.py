@@ -96,3 +96,10 @@ def test_a_node_knows_the_shapes_that_its_operator_made(without: Any) -> None:
     copy = without("autograd", "torch.autograd._get_sequence_nr")
     assert copy.shape_made(object(), 0) is None
     assert any("_input_metadata" in each for each in lacking())
+
+
+def test_an_operator_whose_derivative_uses_its_result_is_known() -> None:
+    x = torch.ones(2, requires_grad=True)
+    assert autograd.uses_own_result(torch.tanh(x).grad_fn)
+    assert not autograd.uses_own_result((x + 1).grad_fn)
+    assert not autograd.uses_own_result(None)

@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 import xxhash
 
+from pytest_trainsafe.compat.autograd import uses_own_result
 from pytest_trainsafe.compat.dispatch_modes import without_modes
 from pytest_trainsafe.record.hooks.outputs import has_values, replace_tensors, tensors_in
 from pytest_trainsafe.record.program_dtype.random_operators import not_intercepted
@@ -100,7 +101,7 @@ class Noise:
             if tensor.layout != torch.strided or tensor.dtype.itemsize == 1:
                 return tensor
             key = f"{name}/{key_path}"
-            if id(tensor) in behind or hasattr(type(tensor.grad_fn), "_saved_result"):
+            if id(tensor) in behind or uses_own_result(tensor.grad_fn):
                 if not any(stride == 0 for stride in tensor.stride()):  # else elements share memory
                     # `.data` keeps the version counter, so that autograd accepts saved values.
                     tensor.data.copy_(self(key, tensor))

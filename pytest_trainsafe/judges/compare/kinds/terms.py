@@ -61,7 +61,7 @@ def summed_over(
             partial = tuple(Partial(axis) for axis in over)
             terms = [msgspec.structs.replace(part, layout=part.layout + partial) for part in parts]
             shape = tuple(merged.tensor.shape)
-            total = merge(terms, candidate.sizes, shape=shape, where=id)
+            total = merge(terms, candidate.sizes, shape=shape, where=id, numbers=rung.numbers)
             if total.tensor is not None and not total.findings and passes(total.tensor):
                 return over
     return ()

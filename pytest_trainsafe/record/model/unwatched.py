@@ -7,6 +7,7 @@ was given is recorded.  Called by the recorder, after the first step.
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from pytest_trainsafe.core.rank import current_rank
 from pytest_trainsafe.core.usage import first_few
 from pytest_trainsafe.record.hooks.outputs import has_values
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
@@ -39,8 +39,10 @@ class Beside:
         self._notes = not (spec.perturbation or spec.rewrite or spec.record == "sketch")
         sizes = spec.point.sizes
         self._cut = any(sizes[axis] > 1 for axis in sizes if sizes.mesh.role(axis) == "pp")
-        self._rank = current_rank().rank
-        others = [each for each in _all if each._rank != self._rank]
+        self._thread = threading.current_thread()
+        others = [
+            each for each in _all if each._thread is not self._thread and each._thread.is_alive()
+        ]
         #: Whether other ranks run in this process.
         self._shared = bool(others)
         for each in others:

@@ -85,6 +85,7 @@ class Noise:
         computed from the logits.  The gradient of the weights reaches the logits, but would not
         reach a copy.  So is an output that its own backward uses, as that of a tanh: if the
         backward is differentiated again, a gradient reaches the output, but would not reach a copy.
+        (A checkpoint makes such an output again for its backward, which then uses no noise.)
         """
         behind = _behind(value, given)
         inputs = {id(tensor) for _, tensor in tensors_in(given)}

@@ -8,6 +8,7 @@ a view of a flat one, in which the masters of many parameters follow each other.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -41,21 +42,32 @@ def received(
 
 
 class Masters:
-    """The tensors that the innermost optimizers of `optimizer` update, to find masters in."""
+    """The tensors that the innermost optimizers of `optimizer` update, to find masters in.
+
+    They are listed when the first parameter with a `main_param` is looked for.
+    """
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
-        self._held = {
+
+    @cached_property
+    def _held(self) -> dict[int, torch.Tensor]:
+        optimizers = stepping(self._optimizer) if self._optimizer is not None else ()
+        return {
             id(each): each
-            for one in (stepping(optimizer) if optimizer is not None else ())
+            for one in optimizers
             for group in groups(one)
             for each in group.get("params", ())
             if isinstance(each, torch.Tensor)
         }
-        self._by_memory: dict[int, list[torch.Tensor]] = {}
+
+    @cached_property
+    def _by_memory(self) -> dict[int, list[torch.Tensor]]:
+        found: dict[int, list[torch.Tensor]] = {}
         for each in self._held.values():
             if _is_plain(each):
-                self._by_memory.setdefault(memory(each), []).append(each)
+                found.setdefault(memory(each), []).append(each)
+        return found
 
     def gradient(
         self,

@@ -81,11 +81,8 @@ class AttributeParameterAdapter:
         of the tensor's states.
         """
         flat_range = optimizer_range(name, parameter, self.sizes)
-        found = False
-        for key, value in states(self.optimizer, parameter):
-            found = True
-            yield key, state_tensor(name, key, value, flat_range)
-        for key, value in () if found else Masters(self.optimizer).states(parameter):
+        own = [*states(self.optimizer, parameter)]
+        for key, value in own or Masters(self.optimizer).states(parameter):
             yield key, state_tensor(name, key, value, flat_range)
 
 

@@ -39,7 +39,7 @@ Waiting = tuple[TensorId, TensorSnapshot, Layout, str]
 class Unclipped:
     """Holds snapshots of the gradients, which are taken when a step first clips them.
 
-    `gradients` yields snapshots of the present gradients, those that a clip is given.
+    `gradients` yields snapshots of the gradients that a clip is about to change.
     """
 
     def __init__(

@@ -29,10 +29,7 @@ def conclude(reporter: pytest.TerminalReporter, folder: Path | None) -> None:
         report
         for group in reporter.stats.values()
         for report in group
-        # Deselected tests are there too, as items, which have properties but no report.  Modules
-        # that cannot be imported are there as reports without properties.
-        if hasattr(report, "when")
-        and hasattr(report, "user_properties")
+        if _is_of_test(report)
         and any(str(name).startswith(_PREFIX) for name, _ in report.user_properties)
     ]
     settings = reporter.config.stash[SETTINGS]
@@ -46,10 +43,15 @@ def conclude(reporter: pytest.TerminalReporter, folder: Path | None) -> None:
                 write(reporter, settings, reports)
 
 
+def _is_of_test(report: object) -> bool:
+    """Whether this is the report of a test, and not of a module, nor a test that was deselected."""
+    return getattr(report, "when", "") in ("setup", "call", "teardown")
+
+
 def _write_page(reporter: pytest.TerminalReporter) -> None:
     """Writes the page of `--trainsafe-report`, if any test has run."""
     reports = [each for group in reporter.stats.values() for each in group]
-    tests = [each for each in reports if getattr(each, "when", "") in ("setup", "call", "teardown")]
+    tests = [each for each in reports if _is_of_test(each)]
     if not tests:
         return
     from pytest_trainsafe.report.html.write import write_report

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_trainsafe.core.code_files import relative
-from pytest_trainsafe.core.usage import name_list
+from pytest_trainsafe.core.usage import name_list, name_ranks
 from pytest_trainsafe.judges.compare.fault.clause import Clause
 from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place
 from pytest_trainsafe.trace.facts import Zeroed
@@ -109,8 +109,7 @@ def _between(rank: RankTrace, step: int) -> list[Zeroed]:
 
 
 def _named(ranks: Sequence[RankTrace]) -> str:
-    numbers = ", ".join(str(each.rank) for each in ranks)
-    return f"rank{'s' if len(ranks) > 1 else ''} {numbers}"
+    return name_ranks([each.rank for each in ranks])
 
 
 def _lines(calls: Sequence[Zeroed]) -> str:

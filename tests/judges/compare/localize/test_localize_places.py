@@ -377,12 +377,10 @@ def test_an_optimizer_that_a_framework_constructs_and_steps_is_named_at_the_fram
 def test_in_whole_steps_a_line_of_the_step_is_named_for_every_tensor(wrong) -> None:
     """As for a buffer of a module, since no module is compared."""
     noted = noting(wrong, REDUCED, STEP, MODEL)
-    ranks = [
-        dataclasses.replace(
-            rank, steps=[msgspec.structs.replace(step, microbatches=0) for step in rank.steps]
-        )
-        for rank in noted.candidate.ranks
-    ]
+    ranks = []
+    for rank in noted.candidate.ranks:
+        steps = [msgspec.structs.replace(step, microbatches=0) for step in rank.steps]
+        ranks.append(dataclasses.replace(rank, steps=steps))
     whole = noted.candidate.with_ranks(ranks)
     comparison = compare(noted)
     buffer = TensorId(0, None, "buffer", "fc1", "mean")
@@ -418,6 +416,8 @@ def test_a_missing_call_is_named_by_the_lines_of_the_backward_and_of_the_step(pa
         "starts the backward; no call between it and the optimizer's step at /me/fit.py:40 sums "
         "the gradient of fc1.bias over dp"
     )
+    assert place(partial, BACKWARD, CLIP, STEP) == (source, what)
+    assert place(partial, BACKWARD, ADDS, STEP)[0] == ADDS.at
     assert place(partial, BACKWARD, STEP, REDUCED)[0] == REDUCED.caller
 
 

@@ -269,10 +269,10 @@ class Places(ProgramLines):
         if parts and not self.norms and (found := self.does("norm")):
             own, *others = found.clauses
             unsummed = replace(own, text=f"{own}, which is not summed over {parts}")
-            if scaled := self._writes(_SCALES).source:
+            if scaled := self._writes(scales=True).source:
                 others.append(at("gradients are scaled", scaled))
             return Place(found.source, (unsummed, *others))
-        clip, right = self._writes(_SCALES), not comparison.wrong["unclipped_grad"]
+        clip, right = self._writes(scales=True), not comparison.wrong["unclipped_grad"]
         if clip and right and self.reference and limits_apart(self.candidate, self.reference):
             return clip
         wrong = ("grad_norm",) if comparison.wrong["grad_norm"] else ("main_grad",)
@@ -290,13 +290,13 @@ class Places(ProgramLines):
             return self._of(self.norms)
         return clip or self.does("norm", "step")
 
-    def _writes(self, operations: Collection[str] = ()) -> Place:
+    def _writes(self, *, scales: bool | None = None) -> Place:
         """The first source line that changes gradients in place.
 
-        If `operations` is not empty, it changes them by one of these operations.
+        If `scales` is given, it is a line that multiplies or divides them, or one that does not.
         """
         for site in self.sites:
-            if site.what == "write" and (not operations or site.name in operations):
+            if site.what == "write" and scales in (None, site.name in _SCALES):
                 return self.written(site)
         return NOWHERE
 
@@ -342,8 +342,10 @@ class Places(ProgramLines):
         # A line that reduces only some of the gradients that are wrong together is not the cause.
         if ranked and (missing or not fitting or not suspect(ranked[0])[1]):
             return self._of(ranked)
-        written = copies(self.candidate, targets) or self._writes()
-        return written or self._uncalled(unsummed(comparison, targets), targets)
+        axis = unsummed(comparison, targets)
+        # A line that scales gradients, as clipping does, takes no sum of them away.
+        written = copies(self.candidate, targets) or self._writes(scales=False if axis else None)
+        return written or self._uncalled(axis, targets)
 
     def _accumulation(self) -> Place:
         """The source line that clears gradients between two backwards, or starts a backward."""

@@ -24,6 +24,7 @@ from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.tensor import TensorJudgement, judge_tensor
 from pytest_trainsafe.trace.facts import CollectiveEvent
+from pytest_trainsafe.trace.reader import Trace
 
 #: The pattern of replicas that are all correct.
 ROUNDED_APART = Pattern(
@@ -99,7 +100,7 @@ def _wrong(
 ) -> WrongTensor:
     holders = rung.reference.holders(_recorded(id))
     before = _before(id)
-    earlier = {when: _finite(rung, other) for when, other in before.items()}
+    earlier = {when: _finite(rung.reference, other) for when, other in before.items()}
     known = {when: tensor for when, tensor in earlier.items() if tensor is not None}
     return WrongTensor(
         value=_wide(value),
@@ -116,6 +117,7 @@ def _wrong(
         terms=_terms(rung, id),
         left=_left(rung, id),
         parameters=_parameters(rung, id),
+        updated=_updated(rung, id),
         only=_only_axis(rung),
         computed=_computed(rung, id),
         summed=_summed(rung, id),
@@ -182,7 +184,7 @@ def _left(rung: RungTraces, id: TensorId) -> tuple[torch.Tensor, ...]:
         return ()
     before = msgspec.structs.replace(id, step=id.step - 1)
     kinds: tuple[Kind, ...] = ("main_grad", "unclipped_grad")
-    values = [_finite(rung, msgspec.structs.replace(before, kind=kind)) for kind in kinds]
+    values = [_finite(rung.reference, msgspec.structs.replace(before, kind=kind)) for kind in kinds]
     spec = rung.candidate.manifest.spec
     given = msgspec.structs.replace(before, kind="main_grad")
     rewrite = dict(spec.rewrite).get(rewrite_key(given))
@@ -194,8 +196,14 @@ def _left(rung: RungTraces, id: TensorId) -> tuple[torch.Tensor, ...]:
 def _parameters(rung: RungTraces, id: TensorId) -> tuple[torch.Tensor, ...]:
     """The reference's parameter before and after the step if `id` is its update."""
     both = ends(rung.reference, _recorded(id)) if id.kind == "update" else None
-    values = (_finite(rung, each) for each in both or ())
+    values = (_finite(rung.reference, each) for each in both or ())
     return tuple(tensor for tensor in values if tensor is not None)
+
+
+def _updated(rung: RungTraces, id: TensorId) -> torch.Tensor | None:
+    """The candidate's parameter after the step if `id` is its update."""
+    both = ends(rung.candidate, _recorded(id)) if id.kind == "update" else None
+    return _finite(rung.candidate, both[1]) if both else None
 
 
 def _terms(rung: RungTraces, id: TensorId) -> dict[int, torch.Tensor]:
@@ -205,7 +213,7 @@ def _terms(rung: RungTraces, id: TensorId) -> dict[int, torch.Tensor]:
     found = {}
     for index in range(_microbatches(rung, id.step)):
         term = msgspec.structs.replace(id, kind="param_grad", microbatch=index)
-        tensor = _finite(rung, term)
+        tensor = _finite(rung.reference, term)
         if tensor is None:
             return {}
         found[index] = tensor
@@ -261,9 +269,9 @@ def _summed_again(rung: RungTraces, id: TensorId) -> dict[str, tuple[str, ...]]:
     return {}
 
 
-def _finite(rung: RungTraces, id: TensorId) -> torch.Tensor | None:
-    """The reference's logical tensor; None if it is not recorded, not whole or not finite."""
-    if not rung.reference.holders(id):
+def _finite(trace: Trace, id: TensorId) -> torch.Tensor | None:
+    """The logical tensor; None if it is not recorded, not whole or not finite."""
+    if not trace.holders(id):
         return None
-    tensor = logical_tensor(rung.reference, id).whole
+    tensor = logical_tensor(trace, id).whole
     return _wide(tensor) if tensor is not None and bool(torch.isfinite(tensor).all()) else None

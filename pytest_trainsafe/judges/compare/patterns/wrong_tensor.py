@@ -42,7 +42,8 @@ class WrongTensor:
     If the tensor is the sum of the gradients of micro-batches, `terms` maps each micro-batch to its
     gradient, and `left` has what a program that does not clear its gradients may still hold of the
     previous step, in the reference's values.
-    If the tensor is an update, `parameters` has the reference's values before and after the step.
+    If the tensor is an update, `parameters` has the reference's values before and after the step,
+    and `updated` the candidate's value after it.
     `computed` maps each rank to the micro-batches that it computes in the tensor's step, and
     `summed` has the axes over which recorded collectives sum or average the tensor, by its name,
     and `again` the lines that sum it over an axis in one step, of axes for which there are several.
@@ -63,6 +64,7 @@ class WrongTensor:
     terms: Mapping[int, torch.Tensor] = field(default_factory=dict)
     left: tuple[torch.Tensor, ...] = ()
     parameters: tuple[torch.Tensor, ...] = ()
+    updated: torch.Tensor | None = None
     only: str = ""
     computed: Mapping[int, frozenset[int]] = field(default_factory=dict)
     summed: frozenset[str] = frozenset()

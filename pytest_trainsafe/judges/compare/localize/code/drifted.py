@@ -76,7 +76,8 @@ class Drift:
         self._number = ""
         for how, line, ranks in self._odd(lines, alone):
             self._line, self._how = line, how
-            self._ranks = "" if how == "all" else f"on {name_ranks(sorted(ranks))} alone"
+            alike = f"on {name_ranks(sorted(ranks))} alone"
+            self._ranks = "" if how == "all" else alike if ranks else "on some of the ranks alone"
             return
         if reference is not None and stepped and not states:
             self._given_otherwise(self._events(candidate), self._events(reference))
@@ -110,7 +111,7 @@ class Drift:
     ) -> Iterator[tuple[_How, Changed, set[int]]]:
         """How each odd line is odd, its event and its ranks, the least doubtful ones first.
 
-        `alone` says that the reference's optimizer alone changes the names, as this one should.
+        There are no ranks if they differ between the names.  `alone` says that the reference's optimizer alone changes the names, as this one should.
         """
         found: list[tuple[_How, Changed, set[int]]] = []
         for key, line in lines.items():
@@ -119,10 +120,12 @@ class Drift:
                 for name, ranks in line.ranks.items()
                 if name in self._apart and ranks < self._holders[name]
             ]
+            each = [line.ranks[name] for name in some]
+            ranks = each[0] if each and all(other == each[0] for other in each) else set[int]()
             if some and key not in self._expected:
-                found.append(("some", line.event, line.ranks[some[0]]))
+                found.append(("some", line.event, ranks))
             elif any(self._left_out(name, lines) for name in some):
-                found.append(("not all", line.event, line.ranks[some[0]]))
+                found.append(("not all", line.event, ranks))
             elif alone and all(line.ranks[name] == self._holders[name] for name in line.ranks):
                 found.append(("all", line.event, set()))
         order: list[_How] = ["some", "not all", "all"]

@@ -111,7 +111,8 @@ class Drift:
     ) -> Iterator[tuple[_How, Changed, set[int]]]:
         """How each odd line is odd, its event and its ranks, the least doubtful ones first.
 
-        There are no ranks if they differ between the names.  `alone` says that the reference's optimizer alone changes the names, as this one should.
+        There are no ranks if they differ between the names.  `alone` says that the reference's
+        optimizer alone changes the names, as this one should.
         """
         found: list[tuple[_How, Changed, set[int]]] = []
         for key, line in lines.items():

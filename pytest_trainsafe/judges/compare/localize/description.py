@@ -26,7 +26,6 @@ from pytest_trainsafe.judges.compare.localize.code.lines import (
     NOWHERE,
     Place,
     calls,
-    collectives_of_loss,
     constructed,
     is_apart,
     made,
@@ -56,6 +55,7 @@ from pytest_trainsafe.judges.compare.localize.gradients import (
     reduced_wrongly,
     summed_at,
     unsummed,
+    with_wrapper,
 )
 from pytest_trainsafe.judges.compare.localize.inputs import Compared
 from pytest_trainsafe.judges.compare.localize.of_modules import given_beside, of_modules
@@ -416,7 +416,7 @@ class _Description:
             if (fault.phase, fault.uncalled, fault.handed) == ("backward", "", None):
                 start = self.places.of_phase("backward", self.comparison)
                 found = of_loss(self.rung.candidate, start, self.agreed_loss())
-                return found.and_also(*collectives_of_loss(self.rung.candidate))
+                return with_wrapper(self.rung.candidate, self.comparison, found)
             return self.places.of_phase(fault.phase, self.comparison, targets)
         if fault.condition:
             place = self.places.of_condition(fault.condition, fault.target)

@@ -16,7 +16,9 @@ from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.common_factor import reference_clips
 from pytest_trainsafe.judges.compare.factor import factor_cause
+from pytest_trainsafe.judges.compare.fault.clause import at
 from pytest_trainsafe.judges.compare.guards.clip_limit import limits_apart
+from pytest_trainsafe.judges.compare.localize.code.lines import Place, through
 from pytest_trainsafe.judges.compare.localize.inputs import Compared
 from pytest_trainsafe.judges.compare.patterns.microbatches import LOST
 from pytest_trainsafe.judges.compare.rung import RungTraces
@@ -153,16 +155,50 @@ def loss_text(program: str, after: str, candidate: Trace, comparison: Comparison
 def _averaged(candidate: Trace, comparison: Comparison) -> str:
     """A clause on a wrapper that averages gradients, "" unless it is given scaled ones."""
     wrapper = next(iter(candidate.ranks[0].note("averages")), "")
-    if not wrapper or not any(
-        f.verdict == "fail" and f.where and f.where.kind == "activation_grad"
-        for f in comparison.findings
-        if f.pattern is not None and f.pattern.name == "scaled"
-    ):
+    if not wrapper or not _scaled(comparison):
         return ""
-    return (
+    text = (
         f"; {wrapper} averages gradients over ranks, so a rank divides its loss by the number of "
         "its own micro-batches, also on a single device"
     )
+    if axis := left_out(candidate, comparison):
+        text += f". Or {wrapper} has to reduce the gradients over {axis} too: no call does"
+    return text
+
+
+def left_out(candidate: Trace, comparison: Comparison) -> str:
+    """The axis whose size is the factor of scaled gradients that reach a wrapped model.
+
+    "" if there is none, or if some collective reduces gradients over the axis.
+    """
+    axes = {finding.pattern.axis for finding in _scaled(comparison) if finding.pattern}
+    role = candidate.sizes.mesh.role
+    if len(axes) != 1 or role(axis := axes.pop()) not in ("dp", "cp"):
+        return ""
+    made = (each for rank in candidate.ranks for each in rank.events_of(Reduction))
+    return "" if any(each.of == "gradients" and axis in each.axes for each in made) else axis
+
+
+def with_wrapper(candidate: Trace, comparison: Comparison, loss: Place) -> Place:
+    """The line that makes a loss, perhaps behind a wrapper's that reduces over too few ranks."""
+    sites = (site for rank in candidate.ranks for site in rank.events_of(Site))
+    wrapper = next((site for site in sites if site.what == "wrapper"), None)
+    axis = left_out(candidate, comparison)
+    if not axis or wrapper is None:
+        return loss
+    does = f"{wrapper.name} is applied here, and no call reduces gradients over {axis}"
+    place = Place(wrapper.user or wrapper.at, (through(wrapper, does),))
+    return place.and_also(at("or the loss is wrong: it is made", loss.source)) if loss else place
+
+
+def _scaled(comparison: Comparison) -> list[Finding]:
+    """The wrong gradients of activations that are multiples of the reference's."""
+    return [
+        f
+        for f in comparison.findings
+        if f.verdict == "fail" and f.where and f.where.kind == "activation_grad"
+        if f.pattern is not None and f.pattern.name == "scaled"
+    ]
 
 
 def norm_text(comparison: Comparison, rung: RungTraces, compared: Compared) -> str:

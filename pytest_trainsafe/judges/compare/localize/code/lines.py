@@ -127,13 +127,15 @@ def of_loss(candidate: Trace, start: Place, agreed: str = "") -> Place:
     `start` is the line that starts the backward.  If that line itself also computes the loss,
     such as `(loss * scale).backward()`, it is the line before that, and the description has both.
     But if the loss that the line `agreed` records agrees, it is the first line after that one.
+    The collectives with which the loss is computed follow.
     """
     backward = start.source
     events = (each for rank in candidate.ranks for each in rank.events_of(Made))
     found = next((each for each in events if each.what == "loss"), None)
     lines = [] if found is None else [line for line in (found.at, *found.of) if own(line)]
+    with_calls = collectives_of_loss(candidate)
     if not lines:
-        return start
+        return start.and_also(*with_calls)
     if later := [line for line in lines if follows(line, agreed)]:
         line, others = later[-1], [line for line in lines if line != later[-1]]
     else:
@@ -142,7 +144,7 @@ def of_loss(candidate: Trace, start: Place, agreed: str = "") -> Place:
     clauses = [_makes_the_loss(others[:_MOST_OF_LOSS], ends)]
     if line != backward:
         clauses.append(at("the backward starts", backward))
-    return Place(line, tuple(clauses))
+    return Place(line, (*clauses, *with_calls))
 
 
 def _makes_the_loss(others: list[str], ends: str) -> Clause:

@@ -96,5 +96,7 @@ def _most_telling(located: Located, lead: Finding | None) -> tuple[str, list[str
         return line, [*map(str, located.clauses)]
     own, *others = located.clauses
     left = [str(each) for each in others if each != clause]
+    if clause.kind == "backward":
+        left = [f"{what} at {relative(at)}" for at, what in clause.lines if at != line] + left
     at_fault = [f"{own} at {relative(located.source)}"] if own != clause else []
     return line, [clause.beside(line), *at_fault, *left]

@@ -334,7 +334,7 @@ class _Description:
             return NOWHERE
         source, (own, *others) = found.source, found.clauses
         candidate, names = self.rung.candidate, [fault.target for fault in group]
-        belongs = taking_part(candidate, self.modules, group, source, self.compared.parameters)
+        belongs = taking_part(candidate, self.modules, group, self.faults, source, self.compared)
         if group[0].phase == "reduction" and is_unsharded(candidate):
             step = self.places.of_phase("clearing", self.comparison).source
             belongs.append(at("zero has no effect on the optimizer's step", step))

@@ -32,10 +32,11 @@ def test_the_wrapper_leads_if_no_call_reduces_over_the_axis_of_the_factor(
     doubled: RungTraces,
 ) -> None:
     candidate, comparison = noting(doubled, FSDP, AVERAGES).candidate, compare(doubled)
-    assert said(with_wrapper(candidate, comparison, LOSS)) == (
-        "/me/fit.py:25",
+    source, what = said(with_wrapper(candidate, comparison, LOSS))
+    assert source == "/me/fit.py:25"
+    assert what == (
         "fully_shard is applied here, and no call reduces gradients over dp; or the loss is wrong: "
-        "it is made at /me/fit.py:30",
+        "it is made at /me/fit.py:30"
     )
     text = loss_text("train", "", candidate, comparison)
     assert text.endswith(". Or fully_shard has to reduce the gradients over dp too: no call does")

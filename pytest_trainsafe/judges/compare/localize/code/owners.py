@@ -28,6 +28,7 @@ from pytest_trainsafe.judges.compare.localize.gradients import (
     sizes_of,
     unsummed,
 )
+from pytest_trainsafe.judges.compare.localize.inputs import Compared
 from pytest_trainsafe.trace.facts import MAX_SIZES, Applied, CollectiveEvent, Reduction, SetUp
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import ModuleEvent, TensorEvent
@@ -40,24 +41,28 @@ def taking_part(
     candidate: Trace,
     modules: Mapping[str, ModuleEvent],
     group: Sequence[Fault],
+    faults: Sequence[Fault],
     source: str,
-    parameters: int,
+    compared: Compared,
 ) -> list[Clause]:
-    """Clauses on code that takes part in faults of one kind whose line is `source`.
+    """Clauses on code that takes part in a `group` of all `faults`, whose line is `source`.
 
-    `parameters` is the number of compared parameters: a class is named if only some are wrong.
+    The class of parameters is named if only some of those that were `compared` are wrong.
     """
     fault = group[0]
     if fault.target == PROGRAM or fault.condition or fault.uncalled:
         return []
     match fault.phase:
         case "weights" | "reduction":
-            some = len(group) < parameters
+            some = len(group) < compared.parameters
             return common_class(modules, [each.target for each in group], source) if some else []
         case "clearing":
             return reduced_at(candidate, source)
         case "backward":
-            return functions(candidate, fault.target, True, source)
+            wrong = {each.target for each in faults if each.phase == "weights"}
+            its = [path for path in compared.trained if path.rpartition(".")[0] == fault.target]
+            right = bool(its) and wrong.isdisjoint(its)
+            return functions(candidate, fault.target, True, source, by_input=right)
         case "forward":
             runs = functions(candidate, fault.target, False, source)
             return [*runs, *communication(candidate, fault.target, source)]
@@ -85,11 +90,15 @@ def other_class(
     return []
 
 
-def functions(candidate: Trace, module: str, backward: bool, source: str) -> list[Clause]:
+def functions(
+    candidate: Trace, module: str, backward: bool, source: str, *, by_input: bool = False
+) -> list[Clause]:
     """The clause on the program's autograd functions that a module at `source` applies.
 
     If `backward`, it has the line of each function's backward.  Else it has that of the forward,
     without functions in the file of the module: the module's own code shows their calls.
+    The last one applied comes first, or, `by_input`, the first one: if the gradients of a module's
+    parameters are right and that of its input is not, what runs between these is at fault.
     """
     what = "backward" if backward else "forward"
     found: dict[tuple[str, str], None] = {}
@@ -100,7 +109,8 @@ def functions(candidate: Trace, module: str, backward: bool, source: str) -> lis
             if each.module == module and (near or (each.name and is_apart(line, source))):
                 found[f"{each.name}.{what}", line] = None
     kind: Kind = "backward" if backward else ""
-    return [listed(f"its {what} runs", [*found][:_MOST], kind=kind)] if found else []
+    ordered = [*reversed(found)] if by_input else [*found]
+    return [listed(f"its {what} runs", ordered[:_MOST], kind=kind)] if found else []
 
 
 def communication(candidate: Trace, module: str, source: str) -> list[Clause]:

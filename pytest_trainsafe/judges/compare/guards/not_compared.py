@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pytest_trainsafe.align.logical import is_cut_over_stages
+import torch
+
+from pytest_trainsafe.align.logical import is_cut_over_stages, logical_tensor
+from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import first_few, name_list
 from pytest_trainsafe.judges.compare.compare import compiled_modules, is_compiled
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.explain.held import unheld_in_both
 from pytest_trainsafe.judges.compare.guards.clip_limit import limits_apart
 from pytest_trainsafe.judges.compare.guards.later_steps import later_steps
 from pytest_trainsafe.judges.compare.guards.vacuity import COVERED
@@ -44,6 +48,7 @@ def not_compared(rung: RungTraces, comparison: Comparison) -> list[str]:
         )
     notes += _clipped(rung)
     notes += _limits(rung)
+    notes += _untrained(rung)
     notes += later_steps(rung.candidate, rung.reference)
     notes += _in_step(comparison)
     notes += _terms(comparison)
@@ -133,6 +138,47 @@ def _limits(rung: RungTraces) -> list[str]:
     return [
         f"the candidate clips its gradients at a norm of {apart[0]}, the reference at {apart[1]}"
     ]
+
+
+def _untrained(rung: RungTraces) -> list[str]:
+    """A sentence on parameters that get gradients and never change: no optimizer holds them.
+
+    Both Runs do the same, so no comparison shows that they were forgotten.
+    """
+    reference, first = rung.reference, {}
+    for id in reference.ids():
+        if id.kind == "param":
+            first.setdefault(id.path, id)
+    differentiated = {id.path for id in reference.ids() if id.kind == "param_grad"}
+    names = [
+        name
+        for name, id in first.items()
+        if name in unheld_in_both(rung.candidate, reference) & differentiated
+        if not _moves(reference, id)
+    ]
+    if not names:
+        return []
+    they, them = ("it", "it") if len(names) == 1 else ("they", "them")
+    text = (
+        f"no watched optimizer holds {name_list(names, 'parameter')}, and no step changes {them}, "
+        f"although the backward computes gradients of {them}: if {they} should be trained, give "
+        f"{them} to an optimizer; else call requires_grad_(False)"
+    )
+    return [text]
+
+
+def _moves(trace: Trace, first: TensorId) -> bool:
+    """Whether a parameter has other values after some step than at `first`; True if unknown."""
+    later = [
+        id
+        for id in trace.ids()
+        if (id.kind, id.path) == ("param", first.path) and id.step > first.step
+    ]
+    start = logical_tensor(trace, first).whole if is_whole(trace, first) else None
+    if start is None or not later:
+        return True
+    ends = (logical_tensor(trace, id).whole if is_whole(trace, id) else None for id in later)
+    return any(end is None or not torch.equal(start, end) for end in ends)
 
 
 def _ways_of_clipping(functions: Iterable[str]) -> set[str]:

@@ -145,7 +145,8 @@ def _untrained(rung: RungTraces) -> list[str]:
 
     Both Runs do the same, so no comparison shows that they were forgotten.
     """
-    reference, first = rung.reference, {}
+    reference = rung.reference
+    first: dict[str, TensorId] = {}
     for id in reference.ids():
         if id.kind == "param":
             first.setdefault(id.path, id)

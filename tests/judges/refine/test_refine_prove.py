@@ -104,6 +104,21 @@ def test_a_result_that_only_sums_up_to_the_right_one_is_no_proof_unless_it_is_ex
     assert isinstance(prove(stated_problem(parse_fx(sequential), graphs, expected)), Proof)
 
 
+def test_a_result_that_is_right_on_some_ranks_alone_is_no_proof_unless_it_is_expected():
+    """Replicas that take different steps drift apart, although one of them is right."""
+    step = 'def forward(self, w: "f32[4]"):\n    mul = torch.ops.aten.mul.Tensor(w, {rate})\n'
+    texts = [step.format(rate=rate) + "    return (mul,)\n" for rate in ("0.5", "0.5", "0.25")]
+    sequential, right, wrong = map(parse_fx, texts)
+    inputs = {"mesh": {"dp": 2}, "inputs": {"w": "replica"}}
+    assert isinstance(prove(stated_problem(sequential, [right, right], inputs)), Proof)
+    found = prove(stated_problem(sequential, [right, wrong], inputs))
+    assert isinstance(found, Refutation)
+    assert str(found.relation) == "at dp=0 of mul"
+    assert str(found.expected) == "a replica or a concat of mul"
+    known = {**inputs, "outputs": {"mul": "at dp=0"}}
+    assert isinstance(prove(stated_problem(sequential, [right, wrong], known)), Proof)
+
+
 def test_an_identity_that_exact_numbers_do_not_know_is_no_refutation():
     """log(exp(x) * y) is x + log(y), which residues do not know."""
     sequential = parse_fx(

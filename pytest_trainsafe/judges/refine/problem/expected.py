@@ -14,7 +14,8 @@ class Expected:
     """What one result of the sequential graph must be.
 
     With `relation`, exactly this one.  Otherwise a replica or a concat, of the ranks' result
-    `name`, which has the same position, or of any of their tensors if `name` is "".
+    `name`, which has the same position, or of any of their tensors if `name` is "".  What the ranks
+    at one coordinate hold is none of `name` if the others have another result in its place.
     """
 
     output: str
@@ -24,7 +25,9 @@ class Expected:
     def met_by(self, relations: Sequence[Relation]) -> Relation | None:
         """The first of the relations that hold which is as expected."""
         for each in relations:
-            if not each.partial and self.name in ("", *each.names):
+            if each.partial or self.name not in ("", *each.names):
+                continue
+            if not (self.name and any(step.kind == "at" for step in each.steps)):
                 return each
         return None
 

@@ -31,6 +31,9 @@ KINDS = frozenset({"unclipped_grad", "main_grad", "optimizer_state"})
 #: The kinds of parameters' values, which change by updates that are smaller than they.
 _VALUES = frozenset({"param", "master_param"})
 
+#: The kinds that only an optimizer keeps: a program that narrows these on some ranks has a bug.
+_KEPT = frozenset({"optimizer_state", "master_param"})
+
 #: The dtypes in which these kinds are kept.
 WIDE = frozenset(name for name in DTYPES if not rung_named(name).low)
 
@@ -61,7 +64,8 @@ def narrowed(rung: RungTraces, id: TensorId, value: torch.Tensor, reference: tor
     candidate may run one backward where the reference runs several.  If both Runs lack the terms,
     because layers add to main gradients themselves, it suffices that the layer's backward runs in
     several micro-batches.
-    A main gradient of the first step counts as rounded, too, if it is a sum that the ranks rounded.
+    A main gradient of the first step counts as rounded, too, if it is a sum that the ranks rounded,
+    and a state or a master copy that the candidate alone stores in a low-precision dtype.
     Returns "" if a framework is configured to reduce gradients in the candidate's dtype.
     """
     recipe = _recipe(rung)
@@ -78,10 +82,18 @@ def narrowed(rung: RungTraces, id: TensorId, value: torch.Tensor, reference: tor
             f"every {what} of the candidate is exact in {recipe}, and the reference's are not: the "
             f"{what} is computed in {recipe}"
         )
-    holders = (*rung.candidate.holders(id), *rung.reference.holders(id))
-    if {event.dtype for _, event in holders} - WIDE or value.is_complex():
+    ours, theirs = (
+        {event.dtype: None for _, event in trace.holders(id)}
+        for trace in (rung.candidate, rung.reference)
+    )
+    if id.kind in _KEPT and ours.keys() - WIDE and not theirs.keys() - WIDE:
+        low = next(dtype for dtype in ours if dtype not in WIDE)
+        return (
+            f"the candidate stores the tensor as {low}, and the reference as {next(iter(theirs))}"
+        )
+    if (ours.keys() | theirs.keys()) - WIDE or value.is_complex():
         return ""
-    stored = f"although the tensor is stored as {rung.candidate.holders(id)[0][1].dtype}"
+    stored = f"although the tensor is stored as {next(iter(ours))}"
     if unfit(value.reshape(-1)[:HEAD], dtype) or unfit(value, dtype):
         if not _adds_in(rung, id, dtype, tuple(reference.shape)):
             return ""

@@ -280,3 +280,18 @@ def test_gradient_norms_computed_in_bfloat16_are_one_narrowed_finding(
         norms(tmp_path / "noise", noise),
     )
     assert [each.check for each in compare(rung).findings] == found
+
+
+@pytest.mark.parametrize("kind", ["optimizer_state", "master_param"])
+def test_a_state_or_a_master_that_the_candidate_alone_stores_narrowly_is_inconclusive(
+    tmp_path: Path, kind: str
+) -> None:
+    wide = in_float32(terms_of())
+    reference = write(tmp_path / "wide", [], wide, kind=kind)
+    perturbed = write(tmp_path / "noise", [], wide * (1 + 2**-9), kind=kind)
+    for name, value in (("narrow", wide.bfloat16()), ("same", wide)):
+        candidate = write(tmp_path / name, [], value, kind=kind)
+        found = compare(RungTraces("bfloat16", candidate, reference, perturbed)).findings
+        messages = [each.message for each in found if each.check == "narrowed"]
+        text = "the candidate stores the tensor as bfloat16, and the reference as float32"
+        assert [message.startswith(text) for message in messages] == [True] * (name == "narrow")

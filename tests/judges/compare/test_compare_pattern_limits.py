@@ -147,6 +147,13 @@ def test_small_weights_of_all_micro_batches_are_not_explained() -> None:
     assert other_weights(alone(value, reference, terms=terms)) is None
 
 
+def test_micro_batches_whose_gradients_are_all_zero_explain_nothing() -> None:
+    """A program that adds to a main gradient itself may leave zeros in the parameter's own."""
+    reference = drawn("reference", 4, 4)
+    terms = {index: torch.zeros(4, 4, dtype=torch.float64) for index in range(4)}
+    assert other_weights(alone(2 * reference.flip(0), reference, terms=terms)) is None
+
+
 @pytest.mark.parametrize("kind", ["activation", "param_grad", "main_grad"])
 def test_a_factor_is_attributed_to_an_axis_that_seldom_scales_this_kind(kind: str) -> None:
     reference = reference_tensor()

@@ -223,8 +223,8 @@ def _weights(
     terms = torch.stack([term.reshape(-1) for term in micro_batches.values()], dim=1)
     # With a Gram matrix, one pass over the terms is enough.
     gram = terms.T @ terms
-    if float(torch.linalg.cond(gram)) > 1e8:
-        return None  # micro-batches with similar gradients cannot be distinguished
+    if not float(torch.linalg.cond(gram)) <= 1e8:
+        return None  # micro-batches with similar gradients, or with none, cannot be distinguished
     both = torch.stack([value.reshape(-1), reference.reshape(-1)], dim=1)
     weights = torch.linalg.solve(gram, terms.T @ both)
     fitted = (terms @ weights).T.reshape(2, *value.shape)

@@ -30,6 +30,7 @@ _ASSUMES = (
     "functions without known identities, such as erf, are equal only on equal arguments",
     "initial values that are multiples of 1/1024 below 1024, such as zeros and ones, are constants",
     "equal initial values are one variable",
+    "a Python float that is close to a simple number, within 2**-50 of it, means this number",
     "an asynchronous collective whose Future is taken is complete when the Future is used",
 )
 

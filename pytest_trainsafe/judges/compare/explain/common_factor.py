@@ -76,7 +76,8 @@ def common_factor(rung: RungTraces, comparison: Comparison) -> Factor | None:
     if len(scaled) < LEAST or not _others_allow(rung, comparison, step, factors):
         return None
     apart = tuple(id for id in wrong if id not in scaled)
-    clips = _clipping(rung, scaled, factors, norms)
+    right = bool(comparison.compared["grad_norm"]) and not comparison.wrong["grad_norm"]
+    clips = _clipping(rung, scaled, factors, norms, right)
     unsummed = _unsummed(rung, norms) if clips == "norms" else ""
     alone = _clipped_alone(rung, step, factors) if clips and not unsummed else ""
     return Factor(step, factors, scaled, apart, clips, unsummed, alone)
@@ -322,10 +323,16 @@ def _clipping(
     scaled: Sequence[TensorId],
     factors: Mapping[int, float],
     norms: Mapping[int, tuple[float, float]],
+    right: bool,
 ) -> Clips:
-    """The evidence that clipping applies the factor, as described at `Factor.clips`."""
+    """The evidence that clipping applies the factor, as described at `Factor.clips`.
+
+    `right` says that the norms were compared and agree.
+    """
     if not norms:
         return "reference" if reference_clips(rung, scaled) else ""
+    if right:
+        return "right norm" if reference_clips(rung, scaled) else ""
 
     pairs = [(factors[rank], *norms[rank]) for rank in factors if rank in norms]
     if all(_near(factor * ours, theirs) for factor, ours, theirs in pairs):

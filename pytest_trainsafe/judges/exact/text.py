@@ -11,7 +11,14 @@ from pytest_trainsafe.report.rows import head, row
 
 
 def message(judgement: ProofJudgement) -> str:
-    """The message for a judgement that is not a proof."""
+    """The message for a judgement that is not a proof.
+
+    If layouts are missing, and nothing else is known to be wrong, the program is not refuted.
+    """
+    if judgement.compared is not None:
+        last = judgement.compared.rungs[-1]
+        if last.missing is not None and last.rest is None:
+            return message_of(judgement.compared)
     wrong = judgement.verdict == "fail"
     what = (
         "does not compute what its reference computes, on numbers without rounding"

@@ -41,6 +41,18 @@ def test_accepted(candidate_trace, reference_trace):
 """
 
 
+LACKING = """
+import pytest
+from program import train
+from pytest_trainsafe import assert_proved_equivalent
+
+
+@pytest.mark.trainsafe(train, tp=2, args={"layouts": False})
+def test_lacking(candidate_trace, reference_trace):
+    assert_proved_equivalent(candidate_trace, reference_trace)
+"""
+
+
 KINDS = {"activation", "activation_grad", "loss", "main_grad", "optimizer_state", "param_grad"}
 
 
@@ -82,3 +94,16 @@ def test_a_program_is_proved_refuted_or_not_covered(
     assert certificate.semantics["aten.clamp"].startswith("pytest_trainsafe.arithmetic.semantics")
     names = {kind for name in certificate.tensors for kind in KINDS if kind in name}
     assert names == KINDS
+
+
+def test_a_program_that_only_lacks_layouts_is_not_said_to_be_refuted(
+    project: pytest.Pytester, without_hypothesis: None, shared_fork_server: None
+) -> None:
+    project.makepyfile(test_it=LACKING)
+    result = project.runpytest_inprocess("--basetemp=base")
+    result.assert_outcomes(failed=1)
+    text = result.stdout.str()
+    assert "at tp=2: layouts are missing for 1 module" in text
+    assert "every tensor matches its reference" in " ".join(text.replace("\nE ", " ").split())
+    assert "does not compute" not in text
+    assert "refutes" not in text

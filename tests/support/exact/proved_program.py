@@ -30,7 +30,7 @@ class Down(torch.nn.Linear):
         return y if self.group is None else Summed.apply(y, self.group)
 
 
-def train(ctx, bug="", unknown=False):
+def train(ctx, bug="", unknown=False, layouts=True):
     group, size = ctx.group("tp"), ctx.point.size("tp")
     net = torch.nn.Sequential()
     net.add_module("up", torch.nn.Linear(4, 8 // size, bias=False, dtype=ctx.dtype))
@@ -38,7 +38,8 @@ def train(ctx, bug="", unknown=False):
     net.down.group = None if bug == "unreduced" or size == 1 else group
     ctx.initialize(net, annotations=LAYOUTS)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
-    ctx.watch(net, optimizer, annotations=LAYOUTS)
+    given = LAYOUTS if layouts else {"parameters": LAYOUTS["parameters"]}
+    ctx.watch(net, optimizer, annotations=given)
     generator = torch.Generator().manual_seed(7)
     for number in range(2):
         with ctx.step():

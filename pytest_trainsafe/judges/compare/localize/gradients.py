@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.common_factor import reference_clips
@@ -132,6 +132,18 @@ def _failing(
         for f in comparison.findings
         if f.verdict == "fail" and f.where is not None
         if f.where.kind in kinds and f.where.path in paths
+    ]
+
+
+def patterns_of(
+    comparison: Comparison, kinds: Collection[str], paths: Collection[str] = ()
+) -> list[Pattern]:
+    """The patterns of wrong tensors of some kinds, of all paths if there are no `paths`."""
+    return [
+        f.pattern
+        for f in comparison.findings
+        if f.verdict == "fail" and f.pattern is not None and f.where is not None
+        if f.where.kind in kinds and (not paths or f.where.path in paths)
     ]
 
 

@@ -42,6 +42,7 @@ from pytest_trainsafe.judges.compare.localize.gradients import (
     never_reduced,
     not_of_others,
     once,
+    patterns_of,
     sizes_of,
     suspicion,
     unsummed,
@@ -135,18 +136,22 @@ class Places(ProgramLines):
 
         `targets` has the paths of parameters.  If the gradients are multiples of the reference's,
         it is a line that multiplies by this number, and if some micro-batches have a wrong weight
-        in them, one between two backwards.  If their error is none that a reduction makes,
-        and a wrapper of torch reduces them, it is any line of the program that does not multiply.
+        in them, one between two backwards.  If no reduction makes their error, it is one that does
+        not multiply, where a wrapper of torch reduces, or one that does, if nothing reduces them
+        and a part is wrong.
         """
-        patterns = _patterns(comparison, ("unclipped_grad", "main_grad"), {*targets})
+        targets = [*targets]
+        patterns = patterns_of(comparison, ("unclipped_grad", "main_grad"), {*targets})
         found = self._multiplies(patterns)
         if found is None and any(pattern.cause == WEIGHTED for pattern in patterns):
             found = next(self._unexpected("early"), None)
-        wrapped = any(site.what == "wrapper" for site in self.sites)
-        if found is not None or not wrapped or _OF_REDUCTIONS & {p.name for p in patterns}:
+        names = {pattern.name for pattern in patterns}
+        if found is not None or _OF_REDUCTIONS & names:
             return found
-        own = (s for s in self._unexpected() if not s.user and s.name not in _SCALES)
-        return next(own, None)
+        wrapped = any(site.what == "wrapper" for site in self.sites)
+        own = (s for s in self._unexpected() if not s.user and (s.name in _SCALES) != wrapped)
+        alone = names == {"confined"} and not self._possible(targets, self.reductions)
+        return next(own, None) if wrapped or alone else None
 
     def omitted(self, comparison: Comparison, targets: Iterable[str]) -> Site | None:
         """The reference's line that scales gradients by the factor that those of `targets` lack.
@@ -154,7 +159,7 @@ class Places(ProgramLines):
         `targets` has the paths of parameters.  The candidate has no such line: it does not divide
         by the number of samples, for example, or by the scale of the loss.
         """
-        patterns = _patterns(comparison, ("unclipped_grad", "main_grad"), {*targets})
+        patterns = patterns_of(comparison, ("unclipped_grad", "main_grad"), {*targets})
         factor = next((pattern.factor for pattern in patterns if pattern.factor), 0.0)
         own = {(site.at, site.name) for site in self.sites if site.what == "write"}
         lines = (site for site in self.expected if site.what == "write" and site.factor)
@@ -276,12 +281,12 @@ class Places(ProgramLines):
         if clip and right and self.reference and limits_apart(self.candidate, self.reference):
             return clip
         wrong = ("grad_norm",) if comparison.wrong["grad_norm"] else ("main_grad",)
-        changed = self._multiplies(_patterns(comparison, wrong))
+        changed = self._multiplies(patterns_of(comparison, wrong))
         if changed is not None:
             return self.written(changed)
         # A norm that is wrong by the size of an axis is due to the gradients' reduction over it.
         # The gradients themselves do not show that, because clipping removes the factor.
-        role, named = self.candidate.sizes.mesh.role, _patterns(comparison, ("grad_norm",))
+        role, named = self.candidate.sizes.mesh.role, patterns_of(comparison, ("grad_norm",))
         axes = {each.axis for each in named if role(each.axis) in ("dp", "cp")}
         reduced = [made for made in self.reductions if axes & {*made.axes}]
         if reduced and (factor is None or not factor.clips):
@@ -435,15 +440,3 @@ class Places(ProgramLines):
             return Place(made.caller, (at(str(made), made.site), *unwaited(made)))
         called = Clause(str(made), ((made.site, str(made)),)).called_at(made.caller)
         return Place(made.site, (called, *unwaited(made), *self.program_of(made.site)))
-
-
-def _patterns(
-    comparison: Comparison, kinds: Collection[str], paths: Collection[str] = ()
-) -> list[Pattern]:
-    """The patterns of wrong tensors of some kinds, of all paths if there are no `paths`."""
-    return [
-        f.pattern
-        for f in comparison.findings
-        if f.verdict == "fail" and f.pattern is not None and f.where is not None
-        if f.where.kind in kinds and (not paths or f.where.path in paths)
-    ]

@@ -1,20 +1,27 @@
-"""Finds micro-batches of the reference that the dp ranks skipped or computed twice.
+"""Finds micro-batches that the dp ranks skipped or computed twice, or that the reference lacks.
 
 A micro-batch is compared with the reference's micro-batch of the same number.  So every number must
-be computed by one dp coordinate, or by all if they share each batch.  Called by the judge.
+be computed by one dp coordinate, or by all if they share each batch.  Called by the judge and
+`guards/leading.py`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.layout import axes_of
 from pytest_trainsafe.core.mesh import elsewhere
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 
 #: The largest number of micro-batches that a message lists.
 _MAX_LISTED = 8
+
+#: The relative error of a factor that is the ratio of two numbers of micro-batches.
+_CLOSE = 0.01
 
 #: The micro-batches of a step, each with the dp coordinates that computed it.
 _Owners = dict[int, set[int]]
@@ -47,6 +54,40 @@ def misnumbered(candidate: Trace, reference: Trace, dtype: str) -> Finding | Non
                 message=_message(step, missing, twice, found[step]),
             )
     return None
+
+
+def overnumbered(rung: RungTraces, lead: Finding, where: TensorId) -> Finding | None:
+    """A finding on micro-batches of a step that the reference lacks, if they explain the failure.
+
+    `lead` is the finding on the first wrong tensor, `where`: one of the whole step, or a multiple
+    by the ratio of the numbers of micro-batches.  A Run may compute a step in more micro-batches
+    than its reference: only if the step is wrong, they are the likely cause.
+    """
+    if where.step <= INITIAL or shares_batches(rung.candidate):
+        return None
+    ours, due = (_owners(trace).get(where.step, {}) for trace in (rung.candidate, rung.reference))
+    more = sorted(ours.keys() - due.keys())
+    if not more or not due or due.keys() - ours.keys():
+        return None
+    if where.microbatch is not None:
+        factor = lead.pattern.factor if lead.pattern is not None else 0.0
+        ratio = len(due) / len(ours)
+        if not any(math.isclose(factor, each, rel_tol=_CLOSE) for each in (ratio, 1 / ratio)):
+            return None
+    numbers = f"{_numbered(more)} of step {where.step}"
+    return Finding(
+        verdict="fail",
+        judge="compare",
+        check="microbatches",
+        dtype=rung.dtype,
+        order=-1,
+        message=(
+            f"the ranks computed {numbers}, which the reference has not: it computes {len(due)} in "
+            f"a step, and they {len(ours)}. Every Point has to compute the same micro-batches: "
+            "give ctx.microbatches(total) a total that does not depend on dp, and divide it among "
+            "the ranks"
+        ),
+    )
 
 
 def _owners(trace: Trace) -> dict[int, _Owners]:

@@ -18,6 +18,7 @@ from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.drawn import drawn
 from pytest_trainsafe.judges.compare.explain.held import with_known_holders
 from pytest_trainsafe.judges.compare.explain.loss_ratio import same_ratio
+from pytest_trainsafe.judges.compare.explain.numbering import overnumbered
 from pytest_trainsafe.judges.compare.guards.clip_limit import clip_limit
 from pytest_trainsafe.judges.compare.guards.same_data import same_data_in_step, same_micro_batches
 from pytest_trainsafe.judges.compare.guards.untied import untied
@@ -41,7 +42,8 @@ def led_by_setup(rung: RungTraces, comparison: Comparison) -> Comparison:
     """A copy of a failed comparison whose first wrong tensor is explained by a wrong setup.
 
     If the setup does not explain this tensor, the copy only says more of parameters that did not
-    move: what is known of the optimizer that holds them.
+    move: what is known of the optimizer that holds them.  Micro-batches that the reference lacks
+    are a finding of their own.
     """
     comparison = with_known_holders(rung, comparison)
     failing = [f for f in comparison.findings if f.verdict == "fail"]
@@ -50,6 +52,8 @@ def led_by_setup(rung: RungTraces, comparison: Comparison) -> Comparison:
         return comparison
     first = [finding for finding in failing if finding.where == where]
     lead = next((finding for finding in first if finding.pattern is not None), first[0])
+    if (more := overnumbered(rung, lead, where)) is not None:
+        return dataclasses.replace(comparison, findings=[more, *comparison.findings])
     pattern = (
         _same_data(rung, comparison, where)
         or same_data_in_step(rung, comparison, where)

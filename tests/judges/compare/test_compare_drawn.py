@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
@@ -16,7 +16,17 @@ from pytest_trainsafe.judges.compare.explain.drawn import drawn
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.trace.rng.events import DrawEvent, Phase
-from tests.support.compare.traces import INNER, PARAMETERS, TOKENS, Bench, Edit, Record, draw, only
+from tests.support.compare.traces import (
+    INNER,
+    PARAMETERS,
+    TOKENS,
+    Bench,
+    Edit,
+    Record,
+    draw,
+    only,
+    training,
+)
 
 At = dict[str, int]
 
@@ -51,10 +61,14 @@ def drew(seed: int, module: str = "", microbatch: int = 0) -> DrawEvent:
 
 
 def explained(
-    bench: Bench, point: Point, edit: Edit, draws: Callable[[At], list[DrawEvent]] | None
+    bench: Bench,
+    point: Point,
+    edit: Edit,
+    draws: Callable[[At], list[DrawEvent]] | None,
+    records: Sequence[Record] | None = None,
 ) -> Pattern | None:
     """The pattern of the first finding, if each rank drew `draws`."""
-    rung = bench.rung(point, edit, "float64")
+    rung = bench.rung(point, edit, "float64", records)
     if draws is not None:
         ranks = [
             dataclasses.replace(rank, facts={**rank.facts, DrawEvent: [*draws(rank.coordinates)]})
@@ -123,6 +137,33 @@ def test_different_masks_for_copies_of_a_tensor_are_led_by_the_seeds(bench: Benc
     assert "rank 0 from torch cpu, seed 5, and rank 1 from torch cpu, seed 6" in found.text
     assert "one random state on all ranks of tp" in found.cause
     assert "per_example_dropout" not in found.cause
+
+
+@pytest.mark.parametrize(("apart", "name"), [(0, "same draws"), (1, "own draws")])
+def test_parts_that_no_annotation_declares_are_not_called_copies(
+    bench: Bench, apart: int, name: str
+) -> None:
+    records = training("float64")
+    where = [n for n, each in enumerate(records) if str(each.id.path) == "fc1.output"]
+    for number in where:
+        records[number] = dataclasses.replace(records[number], layout=())
+
+    def mine(record: Record, at: At, part: torch.Tensor) -> torch.Tensor:
+        seed = f"mask {apart * at['tp']}"
+        return part.chunk(2, dim=1)[at["tp"]] * draw(seed, (TOKENS, INNER // 2)).sign()
+
+    edit = only("activation", "fc1.output", mine)
+    draws = lambda at: [drew(5 + apart * at["tp"], "fc1")]  # noqa: E731
+    found = explained(bench, Point.of(tp=2), edit, draws, records)
+
+    assert found is not None
+    assert (found.name, found.axis) == (name, "tp")
+    assert found.cause.startswith(
+        "each rank of tp holds a part of it, which no annotation says: add "
+        '"fc1": {output: {tp_dim: 1}} to the modules in the annotations. Then use '
+        "pytest_trainsafe.per_example_dropout"
+    )
+    assert "copies" not in found.text
 
 
 def test_one_mask_for_copies_of_a_tensor_explains_nothing(bench: Bench) -> None:

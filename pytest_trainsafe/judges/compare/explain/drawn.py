@@ -39,7 +39,7 @@ def drawn(rung: RungTraces, comparison: Comparison, finding: Finding) -> Pattern
     if where.kind == "param" and where.step == INITIAL:
         return _seeded_apart(rung) or _seeded_alike(rung, comparison)
     if where.kind == "activation":
-        return _masked(rung.candidate, where)
+        return _masked(rung, where)
     if finding.pattern is not None and finding.pattern.name == "other mask":
         return _of_the_backward(finding.pattern)
     return None
@@ -120,24 +120,55 @@ def _draws_whole(rung: RungTraces, id: TensorId, draws: Iterable[DrawEvent]) -> 
     return bool(whole) and math.prod(whole[0][1].shape) in {math.prod(each) for each in shapes}
 
 
-def _masked(trace: Trace, where: TensorId) -> Pattern | None:
+def _masked(rung: RungTraces, where: TensorId) -> Pattern | None:
     """The masks of a module's output, which ranks drew from one stream or from their own."""
-    return _of_parts(trace, where) or _of_copies(trace, where) or _of_data(trace, where)
+    trace = rung.candidate
+    return _of_parts(rung, where) or _of_copies(trace, where) or _of_data(trace, where)
 
 
-def _of_parts(trace: Trace, where: TensorId) -> Pattern | None:
+def _of_parts(rung: RungTraces, where: TensorId) -> Pattern | None:
     """Ranks drew the same mask for different parts of one tensor, or each one of its own."""
+    trace = rung.candidate
     for axis, one, other in neighbours(trace):
+        undeclared = ""
         if not _is_cut(axis, trace, where, one):
-            continue
+            undeclared = _undeclared(axis, rung, where, one)
+            if not undeclared:
+                continue
         here, there = (next(_masks(rank, where), None) for rank in (one, other))
         if here is None or there is None:
             continue
         if here.before == there.before:
             what = "different parts of this tensor"
-            return _same(axis, one, other, here, what, mask_advice(axis, compared=True, parts=True))
-        return _apart(axis, one, other, here, there, by_example(parts=True))
+            advice = mask_advice(axis, compared=True, parts=True)
+            found = _same(axis, one, other, here, what, advice)
+        else:
+            found = _apart(axis, one, other, here, there, by_example(parts=True))
+        return msgspec.structs.replace(found, cause=f"{undeclared}{found.cause}")
     return None
+
+
+def _undeclared(axis: str, rung: RungTraces, where: TensorId, rank: RankTrace) -> str:
+    """The advice to declare that ranks of an axis hold parts of a tensor; "" if they do not.
+
+    They do if a rank has one of as many parts of one dimension as there are ranks along the axis.
+    """
+    role, whole = rung.candidate.sizes.mesh.role(axis), rung.reference.holders(where)
+    part = rank.tensors.get(where)
+    if role not in ("tp", "cp") or not whole or part is None:
+        return ""
+    due, held = whole[0][1].shape, part.shape
+    apart = [dim for dim, sizes in enumerate(zip(due, held, strict=False)) if len({*sizes}) > 1]
+    if len(due) != len(held) or len(apart) != 1:
+        return ""
+    dim = apart[0]
+    if due[dim] != held[dim] * rung.candidate.sizes[axis]:
+        return ""
+    layout = f"{{{where.name}: {{{role}_dim: {dim}}}}}"
+    return (
+        f"each rank of {axis} holds a part of it, which no annotation says: add "
+        f'"{where.module}": {layout} to the modules in the annotations. Then '
+    )
 
 
 def _of_copies(trace: Trace, where: TensorId) -> Pattern | None:

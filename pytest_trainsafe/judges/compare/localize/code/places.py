@@ -298,9 +298,10 @@ class Places(ProgramLines):
     def _writes(self, *, scales: bool | None = None) -> Place:
         """The first source line that changes gradients in place.
 
-        If `scales` is given, it is a line that multiplies or divides them, or one that does not.
+        If `scales` is given, it is the last one that multiplies or divides them, as clipping does
+        after the gradients are averaged; or the first one that does not.
         """
-        for site in self.sites:
+        for site in reversed(self.sites) if scales else self.sites:
             if site.what == "write" and scales in (None, site.name in _SCALES):
                 return self.written(site)
         return NOWHERE

@@ -186,13 +186,15 @@ class Caller(msgspec.Struct, frozen=True, tag="caller", omit_defaults=True):
 class Applied(msgspec.Struct, frozen=True, tag="applied", omit_defaults=True):
     """The forward of `module` applies the autograd function `name` of the program.
 
-    `forward` and `backward` are the lines at which these methods of it begin.
+    `forward` and `backward` are the lines at which these methods of it begin.  `read` has the
+    modules that `module` calls, and from whose outputs its own code computes the argument.
     """
 
     module: Text
     name: Text
     forward: Text
     backward: Text
+    read: tuple[Text, ...] = ()
 
     def fault(self) -> str:
         """What is wrong with this event; "" for a valid one."""

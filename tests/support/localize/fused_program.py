@@ -1,4 +1,4 @@
-"""A tensor-parallel MLP in one module, whose forward applies two autograd functions."""
+"""Models with two autograd functions in one forward: inside it, or between its modules."""
 
 from __future__ import annotations
 
@@ -61,12 +61,63 @@ class Fused(nn.Module):
         return total
 
 
+class Apart(nn.Module):
+    """Applies the two functions to what two modules return, with a factor in one backward."""
+
+    def __init__(self, mistake: str) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 8)
+        self.third = nn.Linear(8, 3)
+        self.mistake = mistake
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = Early.apply(self.first(x), 2.0 if self.mistake == "early" else 1.0)
+        x = Late.apply(self.second(x), 2.0 if self.mistake == "late" else 1.0)
+        y: Tensor = self.third(x)
+        return y
+
+
+class Early(torch.autograd.Function):
+    """Returns its input, and multiplies the gradient by a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad * ctx.factor, None
+
+
+class Late(torch.autograd.Function):
+    """As `Early`, at lines of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad * ctx.factor, None
+
+
 def train(ctx: Any, mistake: str = "") -> None:
     group = ctx.group("tp")
-    model = nn.Sequential(nn.Linear(6, 8), Fused(8, group, mistake), nn.Linear(8, 3))
-    ctx.initialize(model.to(ctx.dtype), annotations=ANNOTATIONS)
+    fused = nn.Sequential(nn.Linear(6, 8), Fused(8, group, mistake), nn.Linear(8, 3))
+    fit(ctx, fused, ANNOTATIONS)
+
+
+def train_apart(ctx: Any, mistake: str = "") -> None:
+    ctx.group("tp")
+    fit(ctx, Apart(mistake), {})
+
+
+def fit(ctx: Any, model: nn.Module, annotations: dict[str, Any]) -> None:
+    ctx.initialize(model.to(ctx.dtype), annotations=annotations)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    ctx.watch(model, optimizer, annotations=ANNOTATIONS)
+    ctx.watch(model, optimizer, annotations=annotations)
     with ctx.step():
         for index in ctx.microbatches(2):
             with ctx.microbatch(index):

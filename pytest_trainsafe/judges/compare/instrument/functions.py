@@ -27,8 +27,10 @@ def applied(
 ) -> Iterator[Applied]:
     """The functions in the graph between the nodes `begins` and `ends`, the last applied first.
 
-    The outputs of other modules have a node of the function `rewriting`; the graph ends there too.
+    The outputs of other modules have a node of the function `rewriting`, which names the module;
+    the graph ends there too.
     """
+    begins = [*begins]
     waiting = [node for node in ends if node is not None]
     seen = {id(node) for node in begins}
     found: set[Any] = set()
@@ -44,10 +46,31 @@ def applied(
             continue
         if function is not None and function not in found:
             found.add(function)
-            lines = [_line(getattr(function, name, None)) for name in ("forward", "backward")]
-            if all(lines):
-                yield Applied(module, function.__name__, *lines)
+            forward = _line(getattr(function, "forward", None))
+            backward = _line(getattr(function, "backward", None))
+            if forward and backward:
+                read = _read(node, begins, rewriting)
+                yield Applied(module, function.__name__, forward, backward, read)
         waiting += [each for each, _ in node.next_functions if each is not None]
+
+
+def _read(
+    node: Any, begins: Iterable[Any], rewriting: type[torch.autograd.Function]
+) -> tuple[str, ...]:
+    """The modules from whose outputs a node computes, without what other modules compute."""
+    waiting, kept = [node], [node]
+    seen, read = {id(each) for each in begins}, dict[str, None]()
+    while waiting and len(kept) < _MOST_NODES:
+        for each, _ in waiting.pop(0).next_functions:
+            if each is None or id(each) in seen:
+                continue
+            seen.add(id(each))
+            kept.append(each)
+            if function_of(each) is rewriting:
+                read[each.module] = None
+            else:
+                waiting.append(each)
+    return tuple(read)
 
 
 def _line(method: Any) -> str:

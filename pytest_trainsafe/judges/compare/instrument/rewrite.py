@@ -188,7 +188,8 @@ class Rewriter:
         if tensor.requires_grad and rewrite_key(gradient) in self.target:
             self._rewrite_gradient(gradient, tensor, origin.gradient, order)
         if values is not None:
-            tensor = _Rewritten.apply(tensor, [values])  # type: ignore[no-untyped-call]
+            made = _Rewritten.apply(tensor, [values], where.module)  # type: ignore[no-untyped-call]
+            tensor = made
         if not order:  # otherwise the layout describes the tensor after the permutation
             setattr(tensor, _ORIGIN, origin)
         if self.origins is not None:
@@ -351,12 +352,15 @@ class _Rewritten(torch.autograd.Function):
     """Replaces values in the forward; passes the gradient through unchanged."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, values: list[torch.Tensor]) -> torch.Tensor:
+    def forward(
+        ctx: Any, tensor: torch.Tensor, values: list[torch.Tensor], module: str
+    ) -> torch.Tensor:
+        ctx.module = module  # for `functions.py`, which sees the node of the graph
         return values[0]
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return grad, None
+        return grad, None, None
 
 
 def _once(base: TensorId) -> tuple[int, int | None, str]:

@@ -334,7 +334,10 @@ class _Description:
             return NOWHERE
         source, (own, *others) = found.source, found.clauses
         candidate, names = self.rung.candidate, [fault.target for fault in group]
-        belongs = taking_part(candidate, self.modules, group, self.faults, source, self.compared)
+        where = next((each.where for each in self.found()), None)
+        belongs = taking_part(
+            candidate, self.modules, group, self.faults, source, self.compared, where
+        )
         if group[0].phase == "reduction" and is_unsharded(candidate):
             step = self.places.of_phase("clearing", self.comparison).source
             belongs.append(at("zero has no effect on the optimizer's step", step))
@@ -394,18 +397,15 @@ class _Description:
         if fault.phase in ("data", "forward"):
             for finding in self.found():
                 if finding.where is not None and finding.where.kind == "input":
-                    name = finding.where.name
-                    line = made(self.rung.candidate, "input", name)
-                    if is_apart(line, source):
-                        return [at(f"{name} is made", line, kind="made")]
-                    return []
+                    line = made(self.rung.candidate, "input", finding.where.name)
+                    found = at(f"{finding.where.name} is made", line, kind="made")
+                    return [found] if is_apart(line, source) else []
         return []
 
     def agreed_loss(self) -> str:
         """The line that reports the loss to the context, if its values agree; else ""."""
-        wrong = any(each.where is not None and each.where.kind == "loss" for each in self.found())
-        sites = self.places.sites
-        return "" if wrong else next((s.user or s.at for s in sites if s.what == "loss"), "")
+        reported = (s.user or s.at for s in self.places.sites if s.what == "loss")
+        return "" if self.comparison.wrong["loss"] else next(reported, "")
 
     def code_at_fault(self, group: Sequence[Fault]) -> Place:
         """The source line at fault and clauses that describe it; NOWHERE if none is known."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.groups import over
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
@@ -44,10 +45,12 @@ def taking_part(
     faults: Sequence[Fault],
     source: str,
     compared: Compared,
+    first: TensorId | None,
 ) -> list[Clause]:
     """Clauses on code that takes part in a `group` of all `faults`, whose line is `source`.
 
-    The class of parameters is named if only some of those that were `compared` are wrong.
+    The class of parameters is named if only some of those that were `compared` are wrong.  `first`
+    is the first wrong tensor.
     """
     fault = group[0]
     if fault.target == PROGRAM or fault.condition or fault.uncalled:
@@ -62,7 +65,8 @@ def taking_part(
             wrong = {each.target for each in faults if each.phase == "weights"}
             its = [path for path in compared.trained if path.rpartition(".")[0] == fault.target]
             right = bool(its) and wrong.isdisjoint(its)
-            return functions(candidate, fault.target, True, source, by_input=right)
+            read = first.module if first is not None and first.kind == "activation_grad" else ""
+            return functions(candidate, fault.target, True, source, by_input=right, read=read)
         case "forward":
             runs = functions(candidate, fault.target, False, source)
             return [*runs, *communication(candidate, fault.target, source)]
@@ -91,25 +95,32 @@ def other_class(
 
 
 def functions(
-    candidate: Trace, module: str, backward: bool, source: str, *, by_input: bool = False
+    candidate: Trace,
+    module: str,
+    backward: bool,
+    source: str,
+    *,
+    by_input: bool = False,
+    read: str = "",
 ) -> list[Clause]:
     """The clause on the program's autograd functions that a module at `source` applies.
 
     If `backward`, it has the line of each function's backward.  Else it has that of the forward,
     without functions in the file of the module: the module's own code shows their calls.
     The last one applied comes first, or, `by_input`, the first one: if the gradients of a module's
-    parameters are right and that of its input is not, what runs between these is at fault.
+    parameters are right and that of its input is not, what runs between these is at fault.  Before
+    all others come those that are applied to what the module `read` returns.
     """
     what = "backward" if backward else "forward"
-    found: dict[tuple[str, str], None] = {}
+    found: dict[tuple[str, str], bool] = {}
     for rank in candidate.ranks:
         for each in rank.events_of(Applied):
             line = each.backward if backward else each.forward
             near = backward and own(line) and line != source
             if each.module == module and (near or (each.name and is_apart(line, source))):
-                found[f"{each.name}.{what}", line] = None
+                found[f"{each.name}.{what}", line] = read not in each.read
     kind: Kind = "backward" if backward else ""
-    ordered = [*reversed(found)] if by_input else [*found]
+    ordered = sorted(reversed(found) if by_input else found, key=found.__getitem__)
     return [listed(f"its {what} runs", ordered[:_MOST], kind=kind)] if found else []
 
 

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import math
 
+import torch
+
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
+
+_CAUSE = (
+    "what the previous step left in gradients, or in a buffer of them, is not set to zero before "
+    "the backwards of this step"
+)
+
+#: How many elements two fitted weights need, and the least weight that counts.
+LEAST = 16
+LEAST_SHARE = 0.01
+#: The largest condition number of a fit.
+_CONDITION = 1e6
 
 
 def stale(wrong: WrongTensor) -> Pattern | None:
@@ -47,8 +60,34 @@ def uncleared(wrong: WrongTensor) -> Pattern | None:
             return Pattern(
                 "uncleared",
                 f"the value is the reference plus {often}the gradient of the previous step",
-                cause="what the previous step left in gradients, or in a buffer of them, is not "
-                "set to zero before the backwards of this step",
+                cause=_CAUSE,
+                short="the gradient of the previous step is added to it",
+            )
+    return _uncleared_and_scaled(wrong)
+
+
+def _uncleared_and_scaled(wrong: WrongTensor) -> Pattern | None:
+    """Matches a multiple of the correct gradient plus a multiple of that of the previous step.
+
+    Clipping scales both, by a norm that the previous step makes wrong too.  A sum that nothing
+    scales has the whole of the previous gradient, and is none of these.
+    """
+    if wrong.numbers.exact or wrong.value.is_complex() or wrong.value.numel() < LEAST:
+        return None
+    for left in wrong.left:
+        both = torch.stack([wrong.reference.reshape(-1), left.reshape(-1)], dim=1)
+        gram = both.T @ both
+        if not float(torch.linalg.cond(gram)) <= _CONDITION:
+            continue  # the steps' gradients are too alike to be told apart, or one is zero
+        of_reference, of_left = torch.linalg.solve(gram, both.T @ wrong.value.reshape(-1)).tolist()
+        if min(of_reference, of_left, abs(of_reference - 1)) < LEAST_SHARE:
+            continue
+        if wrong.explains(of_reference * wrong.reference + of_left * left, wrong.value):
+            return Pattern(
+                "uncleared",
+                f"the value is {of_reference:.3g} times the reference plus {of_left:.3g} times the "
+                "gradient of the previous step",
+                cause=_CAUSE,
                 short="the gradient of the previous step is added to it",
             )
     return None

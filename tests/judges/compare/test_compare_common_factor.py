@@ -236,6 +236,20 @@ def test_a_factor_that_clipping_takes_out_of_the_gradients_leads_with_the_norm(
     assert first.pattern.text == "the value is 0.5 times the reference, a factor of 1/dp"
 
 
+def test_gradients_that_are_scaled_before_clipping_are_led_by_the_norm_with_its_factor(
+    tmp_path: Path,
+) -> None:
+    """The norm of the smaller gradients is below the limit, so the reference alone clips them."""
+    norm = next(float(each.tensor) for each in clipped("float64", 0.0, 1) if each.id == NORM)
+    edit = both(scaled(0.5, "grad_norm"), scaled(0.5 * norm / LIMIT, "main_grad"))
+    found = judged(rung(tmp_path, Point.of(dp=2), edit))
+    assert found.factor is None
+    first = lead(found)
+    assert first.where == NORM
+    assert first.pattern is not None
+    assert first.pattern.text == "the value is 0.5 times the reference, a factor of 1/dp"
+
+
 @pytest.mark.parametrize("factor", [2.0, 1 + 1e-6])
 def test_a_common_factor_with_a_correct_norm_is_blamed_on_clipping(
     tmp_path: Path, factor: float

@@ -88,10 +88,12 @@ def with_factor(rung: RungTraces, comparison: Comparison) -> Comparison:
 
     If the factor is one of clipping, the findings that cause it come first.  Otherwise a wrong
     gradient norm is moved behind the wrong gradients from which it is computed; programs may report
-    it earlier.  If clipping takes a factor out of the gradients, only the norm shows it.
+    it earlier.  If clipping takes a factor out of the gradients, or the reference alone clips, only
+    the norm shows by what they are scaled.
     """
     factor = None if rung.numbers.exact else common_factor(rung, comparison)
-    if factor is not None and factor.clips == "wrong norm" and _is_taken_out(factor):
+    wrong_norm = factor is not None and factor.clips == "wrong norm"
+    if factor and wrong_norm and (_is_taken_out(factor) or _is_scaled_before(rung, factor)):
         return _led_by_norm(comparison, factor.step)
     if factor is None or not factor.clips:
         return dataclasses.replace(_norm_after_gradients(comparison), factor=factor)
@@ -118,6 +120,19 @@ def _is_taken_out(factor: Factor) -> bool:
     clipping by this norm would put the factor into every gradient.
     """
     return all(abs(each - 1) <= 10 * BLUR for each in factor.factors.values())
+
+
+def _is_scaled_before(rung: RungTraces, factor: Factor) -> bool:
+    """Whether the gradients have the norm's factor before clipping, which only the reference does.
+
+    The candidate's clipped gradients are then those that the reference clips, times this factor.
+    """
+    clip = _clip_of_reference(rung, factor.scaled)
+    norms = _norms(rung, factor.step)
+    return bool(clip and norms) and all(
+        rank in norms and _near(each * clip * norms[rank][1], norms[rank][0])
+        for rank, each in factor.factors.items()
+    )
 
 
 def _led_by_norm(comparison: Comparison, step: int) -> Comparison:
@@ -345,15 +360,19 @@ def _clipping(
 
 
 def reference_clips(rung: RungTraces, gradients: Iterable[TensorId]) -> bool:
-    """Whether the reference clips its gradients.
+    """Whether the reference clips its gradients; False if the values that show it are missing."""
+    return _clip_of_reference(rung, gradients) > 0
+
+
+def _clip_of_reference(rung: RungTraces, gradients: Iterable[TensorId]) -> float:
+    """The factor by which the reference clips its gradients; 0 if it does not, or is not known to.
 
     `gradients` are main gradients of one step, of which the first `FEW` are tested.  The reference
     clips if each of them is the sum of the micro-batches' gradients times a factor below 1 that no
-    division by an integer explains, as a mean over micro-batches or tokens is.  False if the values
-    needed to decide this were not recorded.
+    division by an integer explains, as a mean over micro-batches or tokens is.
     """
     blur = SIGNIFICANT * rung_named(rung.dtype).epsilon
-    seen = False
+    clip = 0.0
     for id in itertools.islice(gradients, FEW):
         terms = [
             logical_tensor(rung.reference, other).whole
@@ -362,13 +381,13 @@ def reference_clips(rung: RungTraces, gradients: Iterable[TensorId]) -> bool:
         ]
         due = logical_tensor(rung.reference, id).whole
         if not terms or due is None or any(term is None for term in terms):
-            return False
+            return 0.0
         total = torch.stack([term.double() for term in terms if term is not None]).sum(0)
         found = ratio(due.double(), total, 0.05 * norm(due.numpy()))
         if not found.certain or found.factor > 1 - blur or _divides(found.factor, blur):
-            return False
-        seen = True
-    return seen
+            return 0.0
+        clip = clip or found.factor
+    return clip
 
 
 def _divides(factor: float, blur: float) -> bool:

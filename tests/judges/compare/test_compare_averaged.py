@@ -123,11 +123,13 @@ def test_no_mean_is_proposed_if_clipping_hides_whether_the_reduction_averages(be
     found = propose(rung, comparison, ())
     assert found is not None
     assert found.wanted == {}
-    assert found.left is not None
-    assert "if they are means over dp, but all gradients are multiplied by 0.5" in (
-        found.unexplained
-    )
-    assert "report the gradient norm before clipping with ctx.grad_norm" in found.unexplained
+    assert found.unseen is not None
+    assert found.headline == "perhaps the annotation `gradients: {mean: [dp]}` is missing"
+    [(label, text, _)] = proposal_rows(found)
+    assert label == "perhaps"
+    assert "if they are means over dp, but all gradients are multiplied by 0.5" in text
+    assert "if it does not, the loss is wrong" in text
+    assert "report the gradient norm before clipping with ctx.grad_norm" in text
 
 
 def test_the_norm_before_clipping_shows_that_the_reduction_averages(bench: Bench) -> None:
@@ -231,8 +233,8 @@ def test_no_mean_loss_is_proposed_if_clipping_hides_whether_the_reduction_averag
     found = propose(rung, compare(rung), ())
     assert found is not None
     assert found.wanted == {}
-    assert found.left is not None
-    assert found.unexplained.startswith(
+    [(_, text, _)] = proposal_rows(found)
+    assert text.startswith(
         "the losses match the reference if they are means over dp, but all gradients are multiplied"
     )
 

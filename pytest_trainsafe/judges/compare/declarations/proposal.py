@@ -38,7 +38,8 @@ class Proposal:
     in `wanted` that a missing reduction would explain as well, and `certain` is `wanted` without
     them, which may be written to a file.  `misspelt` has the section and the name of everything
     that lacks a layout because the annotation for it matches nothing: it is not in `wanted`.
-    `filled` is true if shards of parameters were initialized as if each were the whole.
+    `filled` is true if shards of parameters were initialized as if each were the whole.  `unseen`
+    are means that explain all wrong tensors, although no compared tensor shows that they are taken.
     """
 
     wanted: AnnotationPatch
@@ -57,6 +58,7 @@ class Proposal:
     certain: AnnotationPatch = field(default_factory=dict)
     misspelt: tuple[tuple[str, str], ...] = ()
     filled: bool = False
+    unseen: Means | None = None
 
     @property
     def settles(self) -> bool:
@@ -69,7 +71,8 @@ class Proposal:
 
         What differs may follow from that, so it is no evidence of a fault in the program.
         """
-        return bool(self.wanted) or self.means is not None or bool(self.misspelt)
+        means = self.means or self.unseen
+        return bool(self.wanted) or means is not None or bool(self.misspelt)
 
     @property
     def headline(self) -> str:
@@ -78,6 +81,8 @@ class Proposal:
         "" if only annotations that match nothing are to be corrected.
         """
         means = _means_text(self.means) if self.means is not None else ""
+        if self.unseen is not None:
+            means = f"perhaps {_means_text(self.unseen)}"
         parts = counted(self.lacking)
         if not parts:
             return means

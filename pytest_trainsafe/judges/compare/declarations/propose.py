@@ -25,7 +25,7 @@ from pytest_trainsafe.judges.compare.declarations.alike import (
     like_others,
     shaped_as_whole,
 )
-from pytest_trainsafe.judges.compare.declarations.averaged import Means, hidden, may_be_means, means
+from pytest_trainsafe.judges.compare.declarations.averaged import Means, may_be_means, means
 from pytest_trainsafe.judges.compare.declarations.infer import Inferred, Sample, infer_all
 from pytest_trainsafe.judges.compare.declarations.infer_permuted import Permutation, infer_permuted
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
@@ -126,12 +126,13 @@ def propose(
     averaged = None
     if comparison.failed:
         averaged = means(adopted, comparison, loosen)
-    if averaged is not None and averaged.clipped != 1.0:
-        unexplained, averaged = hidden(averaged), None
-    if not needs and not unexplained and averaged is None:
+    unseen = averaged if averaged is not None and averaged.clipped != 1.0 else None
+    if unseen is not None:
+        unexplained, averaged = "", None
+    if not needs and not unexplained and averaged is None and unseen is None:
         return None
     left = None
-    if averaged is None:
+    if averaged is None and unseen is None:
         left = next((f for f in comparison.findings if f.verdict == "fail"), None)
     kept = list(needs.values())
     if left is not None:
@@ -184,6 +185,7 @@ def propose(
         declared(settled) if open_ones else whole,
         _named(misspelt),
         filled,
+        unseen,
     )
 
 

@@ -7,7 +7,7 @@ import os
 from pytest_trainsafe.annotations.extend import render
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.judges.compare.declarations.averaged import Means
+from pytest_trainsafe.judges.compare.declarations.averaged import Means, hidden
 from pytest_trainsafe.judges.compare.declarations.misaveraged import Misaveraged
 from pytest_trainsafe.judges.compare.declarations.misdeclared import Misdeclared
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
@@ -50,6 +50,8 @@ def proposal_rows(proposal: Proposal, written: str = "", watched: str = "") -> l
         rows.append(("or", f"{alternative(proposal.undecided)}{_not_written(proposal)}", True))
     if proposal.means is not None:
         rows.append(("which says", _of_means(proposal.means), True))
+    if proposal.unseen is not None:
+        rows.append(("perhaps", hidden(proposal.unseen), True))
     if proposal.withheld:
         count, one = proposal.withheld, proposal.withheld == 1
         text = (
@@ -171,6 +173,8 @@ def _lead(proposal: Proposal) -> str:
 
 
 def _then(proposal: Proposal) -> str:
+    if proposal.unseen is not None:
+        return "these annotations explain some of the failures, and means over ranks the others"
     if proposal.left is None:
         return "with these annotations, every tensor matches its reference"
     return f"these annotations explain some of the failures; {_still_wrong(proposal.left)}"

@@ -24,6 +24,8 @@ from pytest_trainsafe.trace.schema import TensorEvent
 
 COMMON = "programs.md#what-the-reference-and-the-candidate-must-have-in-common"
 
+AVERAGED = "programs.md#a-loss-averaged-over-one-rank"
+
 #: The most lines or files that a row names.
 _FEW = 3
 
@@ -72,7 +74,7 @@ class Seen:
 
 def checklist(seen: Seen) -> list[Check]:
     """The rows, in the order in which a program meets their subjects."""
-    return [row(seen) for row in ROWS]
+    return [check for row in ROWS if (check := row(seen)) is not None]
 
 
 def _context(seen: Seen) -> Check:
@@ -142,6 +144,18 @@ def _gradients(seen: Seen) -> Check:
         todo = "call loss.backward() inside `with ctx.step():`, before optimizer.step()"
         return Check("lacks", "gradients", text, todo, COMMON)
     return Check("ok", "gradients", f"{text}; not of {_few(without)}" if without else text)
+
+
+def _norm(seen: Seen) -> Check | None:
+    """A row on the norm by which gradients are clipped, if the program computes it unseen."""
+    unseen = [text for text in seen.rank.note("not_compared") if text.startswith("the norm by ")]
+    if not unseen:
+        return None
+    todo = (
+        "give the norm before clipping to ctx.grad_norm(norm): it is compared, and shows whether "
+        "the reduction averages gradients"
+    )
+    return Check("lacks", "norm", unseen[0].partition(";")[0], todo, AVERAGED)
 
 
 def _dtype(seen: Seen) -> Check:
@@ -235,12 +249,13 @@ def _axes(seen: Seen) -> Check:
     return Check("ok", "axes", f"{', '.join(parts)}{more}")
 
 
-ROWS: tuple[Callable[[Seen], Check], ...] = (
+ROWS: tuple[Callable[[Seen], Check | None], ...] = (
     _context,
     _model,
     _steps,
     _losses,
     _gradients,
+    _norm,
     _dtype,
     _data,
     _deterministic,

@@ -14,7 +14,7 @@ from pytest_trainsafe.annotations.missing import HEAD
 from pytest_trainsafe.annotations.write import write_annotations
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.init.axes import Axes
-from pytest_trainsafe.init.checklist import Check
+from pytest_trainsafe.init.checklist import AVERAGED, Check
 from pytest_trainsafe.init.files import beside, create
 from pytest_trainsafe.init.program import Found
 from pytest_trainsafe.init.trial import Trial
@@ -182,6 +182,9 @@ def _compared(
             return Check("lacks", label, f"{text}; {said}", todo, "layouts.md#losses-and-gradients")
         todo = "run the test, whose report names the code at fault"
         return Check("lacks", label, text, todo, "running.md#finding-the-code-at-fault")
+    if proposal.unseen is not None and not proposal.lacking:
+        todo = "give the norm before clipping to ctx.grad_norm(norm), and run this again"
+        return Check("lacks", label, proposal.headline, todo, AVERAGED)
     if _is_mean(proposal, layouts):
         text = f"{proposal.headline}: with it, every tensor matches its reference"
         return Check("lacks", label, text, f"add {DECLARATION}", "layouts.md#losses-and-gradients")

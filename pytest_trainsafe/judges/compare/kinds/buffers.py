@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+import torch
 
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.merge import Merged, merge
@@ -29,7 +30,7 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.errors import finite
 from pytest_trainsafe.judges.compare.tensors.tensor import judge_tensor
-from pytest_trainsafe.trace.reader import RankTrace
+from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
 #: Why a running state is not compared where ranks process other data than the reference.
@@ -123,10 +124,13 @@ class Buffers:
         """Whether dp ranks have equal states after equally many micro-batches.
 
         If so, the program reduces the states over dp: dp ranks process different data, so states
-        that are not reduced differ.
+        that are not reduced differ.  A state that only counts is equal without that; if it is
+        reduced, each forward counts for every rank of dp.
         """
         at = id.step, id.microbatch
         if self.rung.candidate.sizes["dp"] == 1 or at not in self._seen:
+            return False
+        if self._counts(id) and not self._counts_for_all(id):
             return False
         place = [*self._seen].index(at)
         hashes: dict[int, set[str]] = {}
@@ -139,6 +143,30 @@ class Buffers:
                 if event is not None:
                     hashes.setdefault(rank.coordinates["dp"], set()).add(event.hash)
         return len(hashes) > 1 and len(set().union(*hashes.values())) == 1
+
+    def _counts(self, id: TensorId) -> bool:
+        """Whether the first two forwards of the reference change a state by the same number."""
+        initial = TensorId(INITIAL, None, "buffer", id.module, id.name)
+        first = [initial]
+        for step, microbatch in self._seen[:2]:
+            first.append(msgspec.structs.replace(initial, step=step, microbatch=microbatch))
+        values = [_value(self.rung.reference, each) for each in first]
+        if len(values) < 3 or any(value is None for value in values):
+            return False
+        start, one, two = (value.double() for value in values if value is not None)
+        return bool(torch.equal(two - one, one - start) and not torch.equal(one, start))
+
+    def _counts_for_all(self, id: TensorId) -> bool:
+        """Whether a rank's state has changed by what the forwards of all dp ranks change it."""
+        initial = TensorId(INITIAL, None, "buffer", id.module, id.name)
+        start, due = (_value(self.rung.reference, each) for each in (initial, id))
+        rank = next((rank for rank, _ in self.rung.candidate.holders(id)), None)
+        if start is None or due is None or rank is None:
+            return True  # not known
+        found = [p.tensor for p in parts_of(self.rung.candidate, id) if p.rank == rank.rank]
+        start, due, own = start.double(), due.double(), found[0].double()
+        size = self.rung.candidate.sizes["dp"]
+        return own.shape == due.shape and torch.equal(own - start, size * (due - start))
 
     def _start(self, id: TensorId, holders: Sequence[tuple[RankTrace, TensorEvent]]) -> str:
         """A message on how a buffer's initial value differs from the reference's; "" if equal."""
@@ -211,6 +239,13 @@ class Buffers:
             for id, event in rank.tensors.items()
             if id.kind in ("activation", "param") and id.module in around
         )
+
+
+def _value(trace: Trace, id: TensorId) -> torch.Tensor | None:
+    """A whole tensor of the reference; None if it was not recorded with its values."""
+    held = trace.holders(id) and is_whole(trace, id)
+    value = logical_tensor(trace, id).whole if held else None
+    return None if value is None or value.is_complex() else value
 
 
 def _bits(event: TensorEvent) -> tuple[str, str, tuple[int, ...]]:

@@ -202,11 +202,16 @@ class _Proof:
         return None
 
     def refuted(self, compared: LadderJudgement) -> ProofJudgement:
-        """The judgement if exact numbers differ: a failure if float64 confirms it."""
+        """The judgement if exact numbers differ: a failure if float64 confirms it.
+
+        If annotations that are missing explain all of float64's failure, it is the judgement.
+        """
         try:
             widest = self.compared(WIDEST, localize=self.case.settings.localize)
         except GroupFailure:
             widest = None
+        if widest is not None and only_lacks_annotations(widest):
+            return self.judgement(widest.findings, widest)
         if widest is not None and widest.verdict == "fail":
             found = _localised(compared, widest)
             return replace(self.judgement(found.findings, found), confirmed=True)
@@ -256,6 +261,12 @@ class _Proof:
             own_sizes=self.own_sizes,
         )
         return replace(self.judgement([], compared), error=error, certificate=made)
+
+
+def only_lacks_annotations(compared: LadderJudgement) -> bool:
+    """Whether a comparison fails, and annotations that are missing explain all of it."""
+    last = compared.rungs[-1]
+    return compared.verdict == "fail" and last.missing is not None and last.rest is None
 
 
 def _localised(exact: LadderJudgement, widest: LadderJudgement) -> LadderJudgement:

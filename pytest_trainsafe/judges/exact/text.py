@@ -6,7 +6,7 @@ Plain text of at most 100 columns, like the other reports.
 from __future__ import annotations
 
 from pytest_trainsafe.judges.compare.text.message import message_of
-from pytest_trainsafe.judges.exact.proof import ProofJudgement
+from pytest_trainsafe.judges.exact.proof import ProofJudgement, only_lacks_annotations
 from pytest_trainsafe.report.rows import head, row
 
 
@@ -15,10 +15,8 @@ def message(judgement: ProofJudgement) -> str:
 
     If layouts are missing, and nothing else is known to be wrong, the program is not refuted.
     """
-    if judgement.compared is not None:
-        last = judgement.compared.rungs[-1]
-        if last.missing is not None and last.rest is None:
-            return message_of(judgement.compared)
+    if judgement.compared is not None and only_lacks_annotations(judgement.compared):
+        return message_of(judgement.compared)
     wrong = judgement.verdict == "fail"
     what = (
         "does not compute what its reference computes, on numbers without rounding"

@@ -203,7 +203,14 @@ def _pattern(found: Refutation) -> Pattern | None:
         over = axis or "the micro-batches"
         cause = f"an all-reduce over {over} is missing"
         short = f"partial sums over {over}, all-reduce missing"
-        if (early := _before_reduction(found, relation)) is not None:
+        if (later := _reduced_later(found.problem.ranks, relation)) is not None:
+            at = f" at {later.source}" if later.source else ""
+            cause = (
+                f"each rank holds a term over {over}, and {later.short}{at} adds the terms up, but "
+                "they are scaled before it: what is wrong lies between the two"
+            )
+            short = f"a term over {over} is scaled before {later.short}"
+        elif (early := _before_reduction(found, relation)) is not None:
             at = f" at {early.source}" if early.source else ""
             cause = (
                 f"each rank applies {early.short} to its own term{at}, before the all-reduce over "
@@ -221,6 +228,29 @@ def _pattern(found: Refutation) -> Pattern | None:
     return None
 
 
+#: Operators that scale a term, or give it another shape, so that it is still a term of a sum.
+_OF_TERMS = frozenset(
+    f"aten.{name}"
+    for name in ("mul", "div", "neg", "view", "reshape", "sum", "clone", "_to_copy", "detach")
+)
+
+
+def _reduced_later(ranks: Sequence[Graph], relation: Relation) -> Node | None:
+    """The operator that sums the ranks' terms after others that keep them terms; None if none does.
+
+    The sum itself must not come first: then nothing is changed before it.
+    """
+    for graph in ranks:
+        terms, first = {*relation.names}, {*relation.names}
+        for node in graph.nodes:
+            if not terms.isdisjoint(node.inputs):
+                if _reduces(node) and first.isdisjoint(node.inputs):
+                    return node
+                if node.short in _OF_TERMS:
+                    terms.add(node.name)
+    return None
+
+
 def _before_reduction(found: Refutation, relation: Relation) -> Node | None:
     """The operator of a rank, like the refuted one, that takes a term before it is reduced.
 
@@ -228,7 +258,7 @@ def _before_reduction(found: Refutation, relation: Relation) -> Node | None:
     """
     early: list[Node] = []
     for graph in found.problem.ranks:
-        reduced = {name for each in graph.nodes if _reduces(each) for name in each.inputs}
+        reduced = _reduced(graph)
         taking = [
             node
             for node in graph.nodes
@@ -240,9 +270,24 @@ def _before_reduction(found: Refutation, relation: Relation) -> Node | None:
     return early[0] if early else None
 
 
+#: Operators that only copy, or cut into the parts that a reduce-scatter takes.
+_COPIES = frozenset(
+    ("aten.clone", "aten.view", "aten.reshape", "aten.split", "aten.chunk", "aten.slice", "getitem")
+)
+
+
+def _reduced(graph: Graph) -> set[str]:
+    """The tensors that an operator of the graph sums over ranks, as they are or as a copy."""
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        if _reduces(node) or (node.short in _COPIES and node.name in found):
+            found.update(node.inputs)
+    return found
+
+
 def _reduces(node: Node) -> bool:
     """Whether a node sums tensors of ranks."""
-    return node.short.rpartition(".")[2].startswith("all_reduce")
+    return node.short.rpartition(".")[2].startswith(("all_reduce", "reduce_scatter"))
 
 
 def _cause_of_factor(found: Nearest, mesh: RankMesh) -> str:

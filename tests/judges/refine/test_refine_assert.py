@@ -57,6 +57,48 @@ def test_what_each_rank_adds_before_the_all_reduce_is_not_told_as_a_missing_all_
     assert (finding.pattern.name, finding.pattern.axis) == ("partial sum", "tp")
 
 
+COPIED = EARLY.replace("all_reduce.default(early", "all_reduce.default(copy").replace(
+    "        all_reduce:",
+    '        copy: "f32[4, 6]" = torch.ops.aten.clone.default(early)\n        all_reduce:',
+)
+SCALED = RANK.replace("all_reduce.default(mm_1", "all_reduce.default(scaled").replace(
+    "        all_reduce:",
+    '        scaled: "f32[4, 6]" = torch.ops.aten.mul.Tensor(mm_1, 0.3)\n        all_reduce:',
+)
+
+
+HALVED = SEQUENTIAL.replace(
+    "        add:",
+    '        half: "f32[4, 6]" = torch.ops.aten.mul.Tensor(mm_1, 0.5)\n        add:',
+).replace("add.Tensor(x, mm_1)", "add.Tensor(x, half)")
+
+
+@pytest.mark.parametrize(
+    ("sequential", "ranks", "cause"),
+    [
+        (
+            *(SEQUENTIAL, [COPIED, COPIED]),
+            "each rank applies aten.add to its own term, before the all-reduce over tp",
+        ),
+        # The two ranks scale otherwise, so that no one factor mends the sum.
+        (
+            *(HALVED, [SCALED, SCALED.replace("0.3", "0.4")]),
+            "adds the terms up, but they are scaled before it",
+        ),
+    ],
+    ids=["copied", "scaled"],
+)
+def test_an_all_reduce_of_terms_that_are_changed_before_it_is_not_told_as_missing(
+    sequential: str, ranks: list[str], cause: str
+) -> None:
+    with pytest.raises(TrainsafeFailure) as raised:
+        assert_refines(sequential, ranks, RELATION)
+    (finding,) = raised.value.findings
+    assert finding.pattern is not None
+    assert cause in finding.pattern.cause
+    assert "is missing" not in finding.pattern.cause
+
+
 def test_a_wrong_scale_is_a_finding_with_its_factor():
     sequential = SEQUENTIAL.replace("return (index,)", "return (mm_1,)")
     rank = RANK.replace("'sum'", "'avg'").replace("return (index,)", "return (wait,)")

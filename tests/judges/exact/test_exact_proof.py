@@ -107,3 +107,50 @@ def test_a_program_that_only_lacks_layouts_is_not_said_to_be_refuted(
     assert "every tensor matches its reference" in " ".join(text.replace("\nE ", " ").split())
     assert "does not compute" not in text
     assert "refutes" not in text
+
+
+AVERAGED = """
+import pytest
+import torch
+import torch.distributed as dist
+from pytest_trainsafe import assert_proved_equivalent
+
+
+def train(ctx):
+    group = ctx.group("dp")
+    size = dist.get_world_size(group)
+    model = torch.nn.Linear(4, 3).to(ctx.dtype)
+    ctx.initialize(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ctx.watch(model, optimizer)
+    with ctx.step():
+        for index in ctx.microbatches(2):
+            with ctx.microbatch(index):
+                generator = torch.Generator().manual_seed(index)
+                x = torch.randn(3, 4, generator=generator, dtype=torch.float64).to(ctx.dtype)
+                loss = model(x).square().sum() / (2 // size)
+                ctx.loss(loss / size)
+                loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad, group=group)
+            parameter.grad /= size
+        optimizer.step()
+
+
+@pytest.mark.trainsafe(train, dp=2)
+def test_averaged(candidate_trace, reference_trace):
+    assert_proved_equivalent(candidate_trace, reference_trace)
+"""
+
+
+def test_a_program_that_only_lacks_a_mean_is_not_said_to_be_refuted(
+    pytester: pytest.Pytester, without_hypothesis: None, shared_fork_server: None
+) -> None:
+    """Only the comparison in float64 proposes means over ranks."""
+    pytester.makepyfile(test_it=AVERAGED)
+    result = pytester.runpytest_inprocess("--basetemp=base")
+    result.assert_outcomes(failed=1)
+    text = result.stdout.str()
+    assert "at dp=2: the annotation `gradients: {mean: [dp]}` is missing" in text
+    assert "does not compute" not in text
+    assert "refutes" not in text

@@ -31,9 +31,6 @@ KINDS = frozenset({"unclipped_grad", "main_grad", "optimizer_state"})
 #: The kinds of parameters' values, which change by updates that are smaller than they.
 _VALUES = frozenset({"param", "master_param"})
 
-#: The kinds that only an optimizer keeps: a program that narrows these on some ranks has a bug.
-_KEPT = frozenset({"optimizer_state", "master_param"})
-
 #: The dtypes in which these kinds are kept.
 WIDE = frozenset(name for name in DTYPES if not rung_named(name).low)
 
@@ -65,7 +62,7 @@ def narrowed(rung: RungTraces, id: TensorId, value: torch.Tensor, reference: tor
     because layers add to main gradients themselves, it suffices that the layer's backward runs in
     several micro-batches.
     A main gradient of the first step counts as rounded, too, if it is a sum that the ranks rounded,
-    and a state or a master copy that the candidate alone stores in a low-precision dtype.
+    and any of these tensors that the candidate alone stores in a low-precision dtype.
     Returns "" if a framework is configured to reduce gradients in the candidate's dtype.
     """
     recipe = _recipe(rung)
@@ -86,7 +83,7 @@ def narrowed(rung: RungTraces, id: TensorId, value: torch.Tensor, reference: tor
         {event.dtype: None for _, event in trace.holders(id)}
         for trace in (rung.candidate, rung.reference)
     )
-    if id.kind in _KEPT and ours.keys() - WIDE and not theirs.keys() - WIDE:
+    if id.kind not in _SINGLE and ours.keys() - WIDE and not theirs.keys() - WIDE:
         low = next(dtype for dtype in ours if dtype not in WIDE)
         return (
             f"the candidate stores the tensor as {low}, and the reference as {next(iter(theirs))}"

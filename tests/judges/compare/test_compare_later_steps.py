@@ -33,6 +33,17 @@ def test_equal_settings_are_not_listed(bench: Bench) -> None:
     assert different(bench, groups, groups[::-1]) == []
 
 
+def test_after_a_failure_a_setting_is_named_as_what_may_cause_it(bench: Bench) -> None:
+    traces = [
+        write(bench.path(), RECORDS, SINGLE, notes=[group("a", lr=rate)]) for rate in ("0.1", "0.2")
+    ]
+    [sentence] = different_settings(*traces, failed=True)
+    assert sentence == (
+        "the optimizer's settings differ after the last step: lr is 0.1 in the candidate and 0.2 "
+        "in the reference, for a"
+    )
+
+
 def test_a_setting_that_differs_is_listed_with_both_values_and_the_parameters(bench: Bench) -> None:
     ours = [group("a", "b", momentum="0.5", lr="0.1"), group("c", momentum="0.9", lr="0.1")]
     theirs = [group("a", "b", "c", momentum="0.9", lr="0.1")]

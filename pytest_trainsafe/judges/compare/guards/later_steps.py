@@ -23,11 +23,14 @@ MAX_NAMED = 3
 _Values = Mapping[str, frozenset[str]]
 
 
-def later_steps(candidate: Trace, reference: Trace) -> list[str]:
-    """Sentences on what the sides leave to a step that the test does not train."""
+def later_steps(candidate: Trace, reference: Trace, failed: bool = False) -> list[str]:
+    """Sentences on what the sides leave to a step that the test does not train.
+
+    If the test `failed`, settings that differ may be the reason, and are only named.
+    """
     return [
         *_left_gradients(candidate, reference),
-        *different_settings(candidate, reference),
+        *different_settings(candidate, reference, failed),
         *different_numbers(candidate, reference),
         *_single_step(candidate),
     ]
@@ -107,13 +110,18 @@ class Apart:
         return f"{values}{_of(self.names)}"
 
 
-def different_settings(candidate: Trace, reference: Trace) -> list[str]:
-    """Sentences on the settings of `settings_apart`."""
-    sentences = [
-        f"not compared: what the optimizer does after the last step: {apart}; train one step more "
-        "to see its effect"
-        for apart in settings_apart(candidate, reference)
-    ]
+def different_settings(candidate: Trace, reference: Trace, failed: bool = False) -> list[str]:
+    """Sentences on the settings of `settings_apart`, which may be the reason if the test failed."""
+    found = settings_apart(candidate, reference)
+    if failed:
+        differ = "the optimizer's settings differ after the last step"
+        sentences = [f"{differ}: {each}" for each in found]
+    else:
+        sentences = [
+            f"not compared: what the optimizer does after the last step: {each}; train one step "
+            "more to see its effect"
+            for each in found
+        ]
     return _limited(sentences, "settings")
 
 

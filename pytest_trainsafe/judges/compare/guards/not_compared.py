@@ -49,7 +49,7 @@ def not_compared(rung: RungTraces, comparison: Comparison) -> list[str]:
     notes += _clipped(rung)
     notes += _limits(rung)
     notes += _untrained(rung)
-    notes += later_steps(rung.candidate, rung.reference)
+    notes += later_steps(rung.candidate, rung.reference, comparison.failed)
     notes += _in_step(comparison)
     notes += _terms(comparison)
     notes += _buffers(comparison)

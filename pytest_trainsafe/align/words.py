@@ -99,8 +99,8 @@ def too_many_rows(
     else:
         return ""
     return (
-        f"{who} {rows} rows {where}, but the reference has {length}; is this padding, which the "
-        "reference does not have?"
+        f"{who} {rows} rows {where}, but the reference has {length}; if this is padding, pad alike "
+        "at every Point, to a multiple that does not depend on the number of ranks"
     )
 
 

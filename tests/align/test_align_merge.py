@@ -148,11 +148,11 @@ def test_parts_with_more_rows_than_the_reference_may_be_padded() -> None:
     sizes = Point.of(tp=2).sizes
     whole = only(merge(held((12, 12), ()), sizes, shape=(11,)))
     expect(whole, "overlap", "ranks 0, 1 hold 12 rows of dimension 0, but the reference has 11")
-    assert "is this padding" in whole.message
+    assert "if this is padding, pad alike at every Point" in whole.message
     assert "of the 11 rows" not in whole.message
     cut = only(merge(held((6, 6), (Shard(0, "tp"),)), sizes, shape=(11,)))
     expect(cut, "overlap", "all ranks together hold 12 rows of dimension 0, but the reference has")
-    assert "is this padding" in cut.message
+    assert "if this is padding, pad alike at every Point" in cut.message
 
 
 def test_parts_of_uneven_shards_are_no_padding() -> None:

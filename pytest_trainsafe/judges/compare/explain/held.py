@@ -65,8 +65,12 @@ def parameter_of(id: TensorId) -> str:
 def keeps_no_state(rung: RungTraces, names: Collection[str]) -> bool:
     """Whether the candidate's optimizers keep no state of these parameters, unlike the reference's.
 
-    A parameter that a step leaves out has none.
+    A parameter that a step leaves out has none.  A state that has not the parameter's shape, such
+    as the factors of Adafactor, is not recorded, but noted.
     """
+    noted = [text for rank in rung.candidate.ranks for text in rank.note("not_compared")]
+    if any(f" of {name} does not have " in text for name in names for text in noted):
+        return False
     wanted = {*names}
     states = (
         {parameter_of(id) for id in trace.ids() if id.kind == "optimizer_state"}

@@ -251,7 +251,7 @@ class _Description:
                     given = alone
                 elif keeps_no_state(self.rung, names):
                     given += "; it keeps no state of what it leaves out, unlike in the reference"
-                elif self.compared.has("optimizer_state") and not self.fails("optimizer_state"):
+                elif self.compared.states(names) and not self.fails("optimizer_state"):
                     given += (
                         "; the states of the optimizer agree, so what it then writes to the "
                         "parameters is wrong or missing"

@@ -9,7 +9,7 @@ between two modules has no declared layout: it agrees if the ranks' parts match 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from typing import Literal, TypeGuard
 
@@ -31,6 +31,7 @@ from pytest_trainsafe.core.layout import (
 )
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.events import UNKNOWN
+from pytest_trainsafe.judges.compare.explain.held import parameter_of
 from pytest_trainsafe.judges.compare.kinds.dealt import Dealt
 from pytest_trainsafe.judges.compare.localize.stages import is_input
 from pytest_trainsafe.judges.compare.rung import RungTraces
@@ -265,6 +266,11 @@ class Compared:
     def has(self, kind: str) -> bool:
         """Whether any tensor of a kind was compared."""
         return any(id.kind == kind and id.step != INITIAL for id in self._both)
+
+    def states(self, names: Collection[str]) -> bool:
+        """Whether a state of the optimizer was compared for each of the parameters `names`."""
+        ids = (id for id in self._both if id.kind == "optimizer_state")
+        return {parameter_of(id) for id in ids} >= {*names}
 
     def gradient(self, path: str) -> bool:
         """Whether any micro-batch's gradient of a parameter was compared."""

@@ -19,6 +19,7 @@ from pytest_trainsafe.judges.compare.localize.initial import whole_steps
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Site, Unheld
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import NoteEvent
 from tests.support.compare.clipped_traces import rung
 from tests.support.compare.traces import Record, only
 from tests.support.localize.blamed_traces import PROGRAM, located_faults, noting, text_of
@@ -114,6 +115,28 @@ def test_a_parameter_that_both_train_is_blamed_on_the_optimizer_s_step(
     found = located_faults(given)
     assert "receives agrees; the optimizer's step of fc1.bias is wrong" in (text_of(found))
     assert found.source == STEP.at
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_states_that_were_not_compared_are_not_said_to_be_missing_or_to_agree(
+    wrong: RungTraces, noted: bool
+) -> None:
+    """Such as the factors of Adafactor, which have not the parameter's shape."""
+
+    def stateless(trace: Trace) -> Trace:
+        ranks = []
+        for rank in trace.ranks:
+            kept = {i: e for i, e in rank.tensors.items() if i.kind != "optimizer_state"}
+            ranks.append(dataclasses.replace(rank, tensors=kept))
+        return trace.with_ranks(ranks)
+
+    given = dataclasses.replace(wrong, candidate=stateless(wrong.candidate))
+    note = f"the optimizer's row of {BIAS} does not have the parameter's shape"
+    facts = [NoteEvent("not_compared", note)] if noted else []
+    text = text_of(located_faults(noting(given, STEP, MADE, *facts)))
+    assert "the optimizer's step of fc1.bias is wrong" in text
+    assert ("it keeps no state" in text) is not noted
+    assert "the states of the optimizer agree" not in text
 
 
 def unclipped(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:

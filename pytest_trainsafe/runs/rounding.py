@@ -16,7 +16,9 @@ def rounding_of(reference: Trace, measuring: Trace | None = None) -> str:
 
     `measuring` is the reference in the dtype that measures the rounding of this one, if there is
     such a Run.  Its distance from `reference` then shows every other cast of `reference`, and only
-    the casts that both take can be rounded without a trace of it.
+    the casts that both take can be rounded without a trace of it.  But casts of autocast count:
+    they round every layer, and one distance does not show which values they may turn, such as the
+    sign of a small gradient, by which Adam steps.
 
     Casts to FP8 do not count in float64: two correct Runs would round a value to different FP8
     codes only if it lay within about 1e-16 of the boundary between them.  In float32, one value in
@@ -35,10 +37,14 @@ def deciding_cast(reference: Trace, measuring: Trace | None = None) -> str:
     if rung.exact:
         return ""
     casts = _casts(reference)
+    counted = casts
+    if measuring is not None:
+        autocasts = {dtype for rank in reference.ranks for dtype in rank.note("autocast")}
+        counted = [*_casts(measuring), *(cast for cast in casts if cast.dtype in autocasts)]
     narrowed = max(
         (
             cast
-            for cast in (casts if measuring is None else _casts(measuring))
+            for cast in counted
             if rung_named(cast.dtype).host and rung_named(cast.dtype).epsilon > rung.epsilon
         ),
         key=lambda cast: rung_named(cast.dtype).epsilon,

@@ -9,6 +9,7 @@ from pytest_trainsafe.core.rungs import table
 from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
 from pytest_trainsafe.trace.facts import Cast
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import NoteEvent
 from tests.support.compare.traces import Bench, training, write
 
 NARROWED = Cast("float32", "/src/loss.py:12")
@@ -39,6 +40,8 @@ def test_the_rounding_dtype_of_a_rung_follows_from_the_casts_of_the_program(
 
 
 HALVED = Cast("bfloat16", "/src/train.py:5")
+SHORTENED = Cast("float16", "/src/train.py:6")
+AUTOCAST = NoteEvent("autocast", "bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -46,8 +49,12 @@ HALVED = Cast("bfloat16", "/src/train.py:5")
     [
         # The float64 Run takes the same cast, so that it does not show its rounding.
         ([HALVED], [HALVED], "bfloat16"),
-        # Autocast narrows float32 only: the distance from the float64 Run shows its rounding.
+        # A cast of the float32 Run alone: the distance from the float64 Run shows its rounding.
         ([HALVED], [], "float32"),
+        # Autocast rounds every layer, and one distance does not show what it may turn.
+        ([AUTOCAST, HALVED], [AUTOCAST], "bfloat16"),
+        # Another dtype than that of autocast.
+        ([AUTOCAST, SHORTENED], [AUTOCAST], "float32"),
         # Without a float64 Run, nothing else shows it.
         ([HALVED], None, "bfloat16"),
         # A cast to the dtype of the Run itself narrows nothing.
@@ -55,7 +62,10 @@ HALVED = Cast("bfloat16", "/src/train.py:5")
     ],
 )
 def test_a_cast_counts_below_float64_if_no_wider_run_shows_its_rounding(
-    bench: Bench, own: list[Cast], measuring: list[Cast] | None, rounding: str
+    bench: Bench,
+    own: list[Cast | NoteEvent],
+    measuring: list[Cast | NoteEvent] | None,
+    rounding: str,
 ) -> None:
     reference = write(bench.path(), training("float32"), dtype="float32", notes=own)
     wide = None

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 #: The kinds of tensors that an optimizer step produces for each parameter.
 _STEPPED = frozenset({"param", "master_param", "update", "optimizer_state"})
 
+#: The checks of parts that are too many or too few rows, so that no value is wrong.
+_OF_SIZES = frozenset({"overlap", "hole"})
+
 #: The kinds of gradients after the backward.
 _GRADIENTS = frozenset({"main_grad", "unclipped_grad"})
 
@@ -54,10 +57,14 @@ def initial(failed: Comparison, candidate: Trace, reference: Trace | None = None
     wrong = list(dict.fromkeys(id for id, _ in findings))
     place = drawn_at(failed, wrong[0], candidate, reference, _code(wrong[0].module, candidate))
     names = list(dict.fromkeys(id.path for id in wrong))
+    sized = all(check in _OF_SIZES for _, check in findings)
+    what, does = (
+        ("sizes", "pads or shards") if sized else ("values", "initializes, loads or shards")
+    )
     text = (
-        "the initial parameters, before the first step: the values of "
+        f"the initial parameters, before the first step: the {what} of "
         f"{name_list(names, 'parameter')}{_on_stages(wrong, candidate)} differ from the "
-        "reference's, so the code that initializes, loads or shards the model is wrong"
+        f"reference's, so the code that {does} the model is wrong"
     )
     if changed := _changed_since(candidate, names):
         them = "it" if len(names) == 1 else "them"

@@ -95,6 +95,10 @@ def test_a_sum_that_runs_in_a_backward_whose_gradients_are_not_summed_is_named(
     )
     elsewhere = noting(wrong, applied).candidate
     assert sharper(elsewhere, {}, [fault], compare(wrong), ()) == []
+    # A checkpoint runs forwards again in the backward: the call is one of the next function's.
+    recomputed = Applied("fc1", "Down", "/me/up.py:6", "/me/up.py:9")
+    again = noting(wrong, applied, recomputed, summed).candidate
+    assert sharper(again, {}, [fault], compare(wrong), ()) == []
 
 
 def test_the_first_wrong_output_of_a_submodule_is_said_to_be_given_a_wrong_input(

@@ -15,7 +15,7 @@ from pytest_trainsafe.judges.compare.fault.clause import Clause, at
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault
 from pytest_trainsafe.judges.compare.localize.code.lines import calls_of_loss, set_up_at
 from pytest_trainsafe.trace.facts import Applied, CollectiveEvent
-from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import ModuleEvent
 
 #: The patterns that say how a reduction is wrong, so that no other reason is looked for.
@@ -130,7 +130,7 @@ def _over_only(candidate: Trace, axes: Collection[str]) -> frozenset[str]:
     along: set[str] = set()
     others: set[str] = set()
     for rank in candidate.ranks:
-        every = {each.backward for each in rank.events_of(Applied)}
+        every = _begins(rank)
         for event in rank.events_of(CollectiveEvent):
             if not event.backward:
                 continue
@@ -153,7 +153,7 @@ def _unused(candidate: Trace, module: str, comparison: Comparison) -> list[Claus
         if finding.where is not None and finding.where.kind == "activation_grad"
     }
     for rank in candidate.ranks:
-        every = {each.backward for each in rank.events_of(Applied)}
+        every = _begins(rank)
         own = {each.backward for each in rank.events_of(Applied) if each.module == module}
         for event in rank.events_of(CollectiveEvent):
             axis = over(candidate.point, event.ranks)
@@ -164,6 +164,11 @@ def _unused(candidate: Trace, module: str, comparison: Comparison) -> list[Claus
                     words = f"{event} over {axis} is called in it"
                     return [at(words, line, more=", so its result may not be what is returned")]
     return []
+
+
+def _begins(rank: RankTrace) -> set[str]:
+    """The lines at which methods of autograd functions begin, also forwards that are recomputed."""
+    return {line for each in rank.events_of(Applied) for line in (each.forward, each.backward)}
 
 
 def _function_of(line: str, begins: Iterable[str]) -> str:

@@ -134,12 +134,15 @@ def communication(candidate: Trace, module: str, source: str) -> list[Clause]:
         for event in rank.events:
             if isinstance(event, CollectiveEvent) and not event.backward:
                 line = event.user or event.site
-                if event.step is not None and own(line) and line != source:
+                axes = over(candidate.point, event.ranks)  # none for a group of one rank
+                if event.step is not None and axes and own(line) and line != source:
                     led = event.caller if is_apart(event.caller, source) else ""
-                    calls[f"{event} over {over(candidate.point, event.ranks)}", line, led] = None
+                    calls[f"{event} over {axes}", line, led] = None
             elif isinstance(event, TensorEvent) and event.id.kind == "activation":
-                if event.id.module == module and calls:
-                    return [_called([*calls][:_MOST])]
+                if event.id.module == module:
+                    if calls:
+                        return [_called([*calls][:_MOST])]
+                    break  # what comes before its next call is of another step
                 calls.clear()
     return []
 

@@ -348,10 +348,9 @@ class Places(ProgramLines):
         # A line that reduces only some of the gradients that are wrong together is not the cause.
         if ranked and (missing or not fitting or not suspect(ranked[0])[1]):
             return self._of(ranked)
-        axis = unsummed(comparison, targets)
         # A line that scales gradients, as clipping does, takes no sum of them away.
-        written = copies(self.candidate, targets) or self._writes(scales=False if axis else None)
-        return written or self._uncalled(axis, targets)
+        written = copies(self.candidate, targets) or self._writes(scales=False if missing else None)
+        return written or self._uncalled(unsummed(comparison, targets), targets)
 
     def _accumulation(self) -> Place:
         """The source line that clears gradients between two backwards, or starts a backward."""

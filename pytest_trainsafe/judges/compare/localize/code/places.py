@@ -142,10 +142,10 @@ class Places(ProgramLines):
         """
         targets = [*targets]
         patterns = patterns_of(comparison, ("unclipped_grad", "main_grad"), {*targets})
-        found = self._multiplies(patterns)
+        names = {pattern.name for pattern in patterns}
+        found = None if "partial sum" in names else self._multiplies(patterns)
         if found is None and any(pattern.cause == WEIGHTED for pattern in patterns):
             found = next(self._unexpected("early"), None)
-        names = {pattern.name for pattern in patterns}
         if found is not None or _OF_REDUCTIONS & names:
             return found
         wrapped = any(site.what == "wrapper" for site in self.sites)

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_trainsafe import Traces, assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
-from tests.support.end_to_end.models.counting_program import train
+from tests.support.end_to_end.counting_program import train
 
 
 @pytest.mark.trainsafe(train, dp=2, dtype="float64", candidate_args={"by": 3})

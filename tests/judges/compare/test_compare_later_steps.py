@@ -34,10 +34,10 @@ def test_equal_settings_are_not_listed(bench: Bench) -> None:
 
 
 def test_after_a_failure_a_setting_is_named_as_what_may_cause_it(bench: Bench) -> None:
-    traces = [
+    ours, theirs = (
         write(bench.path(), RECORDS, SINGLE, notes=[group("a", lr=rate)]) for rate in ("0.1", "0.2")
-    ]
-    [sentence] = different_settings(*traces, failed=True)
+    )
+    [sentence] = different_settings(ours, theirs, failed=True)
     assert sentence == (
         "the optimizer's settings differ after the last step: lr is 0.1 in the candidate and 0.2 "
         "in the reference, for a"

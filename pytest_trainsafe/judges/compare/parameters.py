@@ -8,6 +8,7 @@ import torch
 from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.explain.mismatch import mismatch_of
+from pytest_trainsafe.judges.compare.patterns.rows import MISPLACED
 from pytest_trainsafe.judges.compare.results import is_finite, is_number, not_finite
 from pytest_trainsafe.judges.compare.screening import Screening
 from pytest_trainsafe.judges.compare.tensors.tensor import TensorJudgement
@@ -69,6 +70,12 @@ class Parameters(Screening):
             pattern = self.explained(id, merged, reference, judged)
         if pattern is not None and pattern.name.startswith("zero"):
             pattern = None  # uninitialised memory contains zeros by chance
+        if pattern is not None and pattern.name in MISPLACED:
+            # To give the ranks other values would hide what cuts these wrongly.
+            message = (
+                f"training starts from different parameters: {differ}. The values are the "
+                "reference's, at other places"
+            )
         mismatch = None if numbers.exact else mismatch_of(merged.tensor, reference, 0.0)
         self.fail(order, id, judged.check, message, error, 0.0, pattern, mismatch)
         return False

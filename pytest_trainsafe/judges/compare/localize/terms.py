@@ -22,7 +22,7 @@ MOST_MARKS = 4
 _PARTS = {
     "dp": "its own samples",
     "cp": "its own part of the sequence",
-    "tp": "its own part of the features or heads",
+    "tp": "its own part of the sequence, the features or the heads",
     "pp": "its own stage",
 }
 
@@ -64,10 +64,7 @@ def _why(candidate: Trace, path: str, axis: str) -> str:
     cut = mesh.expand(each for placement in event.layout for each in axes_of(placement))
     if {*along} & {*cut}:
         return ""
-    role = mesh.role(axis)
-    part = _PARTS.get(role, "its own part of the work")
-    if role == "tp" and candidate.point.get("sp", False):
-        part = "its own part of the sequence, or of the features or heads"
+    part = _PARTS.get(mesh.role(axis), "its own part of the work")
     by = _BY.get(event.layout_source, f"by {event.layout_source}")
     ranks = f"every rank of {axis} holds the whole of {path} ({by}), and its"
     if any(isinstance(placement, Owned) for placement in event.layout):

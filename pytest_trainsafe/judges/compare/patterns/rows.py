@@ -8,6 +8,9 @@ import torch
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import LEFT_OVER, WrongTensor
 
+#: The patterns of right values at wrong places; the first is that of `shard.py`.
+MISPLACED = frozenset({"another shard", "permuted rows", "misplaced rows", "shifted"})
+
 #: The largest number of rows that are matched; it limits the matrix of their distances.
 MAX_ROWS = 2048
 

@@ -13,6 +13,7 @@ from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.fault.clause import Clause, at
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, own
+from pytest_trainsafe.judges.compare.patterns.rows import MISPLACED
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.rng.events import DrawEvent
 from pytest_trainsafe.trace.rng.ledger import first_apart, initial_draws
@@ -30,9 +31,12 @@ def drawn_at(
 ) -> Place:
     """The program's line that seeds or draws the initial values of `id`, and what it does.
 
-    The place of the module's class, `of_class`, follows it; it is the result if no line is known.
+    The place of the module's class, `of_class`, follows it; it is the result if no line is known,
+    or if the values are right and the ranks have them at wrong places.
     """
     lead = lead_of([f for f in failed.findings if f.verdict == "fail"])
+    if lead.pattern is not None and lead.pattern.name in MISPLACED:
+        return of_class
     if lead.pattern is not None and lead.pattern.name in _SEEDED:
         draw = next(_from_wrong_streams(candidate), None)
         found = NOWHERE if draw is None else _seeded(draw)

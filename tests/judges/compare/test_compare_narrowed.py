@@ -120,11 +120,22 @@ def test_narrow_gradients_pass_if_those_of_the_reference_are_as_narrow(tmp_path:
     assert doubts(tmp_path, candidate, reference) == []
 
 
-def test_gradients_stored_in_bfloat16_pass(tmp_path: Path) -> None:
+def test_gradients_that_the_candidate_alone_stores_in_bfloat16_are_inconclusive(
+    tmp_path: Path,
+) -> None:
     terms = terms_of()
     candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms).bfloat16())
 
-    assert doubts(tmp_path, candidate) == []
+    [message] = doubts(tmp_path, candidate)
+    assert message.startswith("the candidate stores the tensor as bfloat16, and the reference as ")
+
+
+def test_gradients_that_both_sides_store_in_bfloat16_pass(tmp_path: Path) -> None:
+    terms = terms_of()
+    main = in_bfloat16(terms).bfloat16()
+    candidate = write(tmp_path / "candidate", terms, main)
+
+    assert doubts(tmp_path, candidate, write(tmp_path / "narrow", terms, main)) == []
 
 
 def test_narrow_gradients_pass_if_the_framework_is_configured_to_reduce_in_bfloat16(

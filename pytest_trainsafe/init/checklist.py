@@ -152,8 +152,8 @@ def _norm(seen: Seen) -> Check | None:
     if not unseen:
         return None
     todo = (
-        "give the norm before clipping to ctx.grad_norm(norm): it is compared, and shows whether "
-        "the reduction averages gradients"
+        "call ctx.before_clip(norm, limit) before gradients are clipped: then the norm and the "
+        "gradients before clipping are compared, which show whether the reduction averages"
     )
     return Check("lacks", "norm", unseen[0].partition(";")[0], todo, AVERAGED)
 

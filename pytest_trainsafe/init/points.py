@@ -183,7 +183,7 @@ def _compared(
         todo = "run the test, whose report names the code at fault"
         return Check("lacks", label, text, todo, "running.md#finding-the-code-at-fault")
     if proposal.unseen is not None and not proposal.lacking:
-        todo = "give the norm before clipping to ctx.grad_norm(norm), and run this again"
+        todo = "call ctx.before_clip(norm, limit) before gradients are clipped, and run this again"
         return Check("lacks", label, proposal.headline, todo, AVERAGED)
     if _is_mean(proposal, layouts):
         text = f"{proposal.headline}: with it, every tensor matches its reference"

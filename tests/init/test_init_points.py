@@ -5,11 +5,12 @@ AVERAGING = """
 import torch
 import torch.distributed as dist
 
-def clip_by_norm(model, max_norm):
+def clip_by_norm(ctx, model, max_norm, report):
     norm = torch.stack([p.grad.square().sum() for p in model.parameters()]).sum().sqrt()
+    if report:
+        ctx.before_clip(norm, max_norm)
     for parameter in model.parameters():
         parameter.grad.mul_(max_norm / norm)
-    return norm
 
 def train(ctx, report=False):
     group = ctx.group("dp")
@@ -30,9 +31,7 @@ def train(ctx, report=False):
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad, group=group)
                 parameter.grad /= size
-            norm = clip_by_norm(model, 0.01)
-            if report:
-                ctx.grad_norm(norm)
+            clip_by_norm(ctx, model, 0.01, report)
             optimizer.step()
             optimizer.zero_grad()
 """
@@ -43,9 +42,9 @@ def test_a_program_that_averages_and_clips_is_told_to_report_its_norm(folder, fi
     folder.makepyfile(averaging=AVERAGING)
     found = rows_of(first("averaging:train"))
     assert "(averaging.py:" in found["norm"]
-    assert "give the norm before clipping to ctx.grad_norm(norm)" in found["norm"]
+    assert "call ctx.before_clip(norm, limit) before gradients are clipped" in found["norm"]
     assert found["dp=2"].startswith("lacks perhaps the annotations `gradients: {mean: [dp]}` and ")
-    assert "give the norm before clipping to ctx.grad_norm(norm)" in found["dp=2"]
+    assert "call ctx.before_clip(norm, limit) before gradients are clipped" in found["dp=2"]
 
 
 def test_with_its_norm_the_annotations_are_proposed(folder, first, rows_of):

@@ -129,7 +129,7 @@ def test_no_mean_is_proposed_if_clipping_hides_whether_the_reduction_averages(be
     assert label == "perhaps"
     assert "if they are means over dp, but all gradients are multiplied by 0.5" in text
     assert "if it does not, the loss is wrong" in text
-    assert "report the gradient norm before clipping with ctx.grad_norm" in text
+    assert "report the gradient norm before clipping with ctx.before_clip(norm, limit)" in text
 
 
 def test_the_norm_before_clipping_shows_that_the_reduction_averages(bench: Bench) -> None:

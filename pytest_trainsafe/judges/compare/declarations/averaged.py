@@ -249,6 +249,6 @@ def hidden(averaged: Means) -> str:
         f"the {what} match the reference if they are {over}, but all gradients are multiplied by "
         f"{averaged.clipped:.3g} before the optimizer's step, so no compared tensor shows whether "
         "the reduction averages; if it does not, the loss is wrong. To show it, report the "
-        "gradient norm before clipping with ctx.grad_norm: then the annotations are proposed, or "
-        "the loss is named"
+        "gradient norm before clipping with ctx.before_clip(norm, limit) or ctx.grad_norm(norm): "
+        "then the annotations are proposed, or the loss is named"
     )

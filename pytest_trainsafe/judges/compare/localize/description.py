@@ -315,7 +315,7 @@ class _Description:
         phase = group[0].phase
         if phase not in ("reduction", "weights", "norm"):
             return []
-        listed = self.places.listed(phase, [fault.target for fault in group])
+        listed = self.places.listed(phase, [fault.target for fault in group], self.comparison)
         called = [f", called at {relative(made.caller)}" * bool(made.caller) for made in listed]
         found = [
             f"{made} at {relative(made.site)}{by}" for made, by in zip(listed, called, strict=True)

@@ -141,6 +141,8 @@ def _own(wrong: WrongTensor, owners: Owners, weights: Mapping[int, Mapping[int, 
         f"each rank of {owners.along} holds only the sum over its own micro-batches, not over all "
         f"{len(wrong.terms)}: {'; '.join(each[:MAX_RANKS])}{more}"
     )
+    if any(", times " in one for one in each):
+        text += " (clipping by the norm of what each rank holds gives such a factor)"
     sharded = any(names_axis(part, axis) for part in wrong.parts for axis in owners.axes)
     missing = "a reduce-scatter" if sharded else "an all-reduce"
     cause = f"{missing} over {owners.along} is missing for this gradient"

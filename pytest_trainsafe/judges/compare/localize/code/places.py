@@ -246,17 +246,22 @@ class Places(ProgramLines):
         made = [each for each in self.reductions if axis in each.axes and adds_up(each)]
         return self._of(made) if made else copies(self.candidate, targets, axis)
 
-    def listed(self, phase: Phase, targets: Iterable[str]) -> list[Reduction]:
+    def listed(
+        self, phase: Phase, targets: Iterable[str], comparison: Comparison | None = None
+    ) -> list[Reduction]:
         """The collectives that the report lists for a fault.
 
         For the phase "norm", the result has the collectives that reduce the gradient norm.  For any
         other phase, the result has those that possibly reduce the gradients of `targets`, paths of
-        parameters.  Those that were given the gradients of other parameters alone do not.
+        parameters.  Those that were given the gradients of other parameters alone do not, nor, by a
+        `comparison` in which the ranks hold terms over an axis, those over this axis.
         """
         if phase == "norm":
             return once(self.norms)
         targets = [*targets]
-        return once(self._fitting(targets) or self._possible(targets, self.reductions))
+        axis = "" if comparison is None else unsummed(comparison, targets)
+        found = self._fitting(targets) or self._possible(targets, self.reductions)
+        return once(made for made in found if axis not in made.axes)
 
     def _reductions(self, of: str) -> list[Reduction]:
         ranks = self.candidate.ranks

@@ -35,10 +35,12 @@ MAX_ALSO = 4
 _GROUPS = {
     "initial parameters": ("param", "master_param"),
     "inputs of the model": ("input",),
-    "forward activations": ("activation", "decision", "loss"),
+    "forward activations": ("activation", "decision"),
+    "losses": ("loss",),
     "activation gradients": ("activation_grad",),
     "micro-batch gradients": ("param_grad",),
-    "main gradients": ("unclipped_grad", "main_grad", "grad_norm"),
+    "main gradients": ("unclipped_grad", "main_grad"),
+    "gradient norms": ("grad_norm",),
     "updates and optimizer states": ("update", "optimizer_state"),
     "buffers": ("buffer",),
 }

@@ -36,8 +36,8 @@ def test_they_lead_where_a_step_is_wrong_or_is_off_by_their_ratio(
     lead = next(f for f in found.findings if f.verdict == "fail")
     assert (lead.check, lead.where) == ("microbatches", None)
     assert lead.message.startswith(
-        "the ranks computed micro-batches 2, 3 of step 0, which the reference has not: it computes "
-        "2 in a step, and they 4"
+        "the ranks computed micro-batches 2, 3 of step 0, which the reference does not compute: it "
+        "has 2 in a step, and they have 4"
     )
 
 

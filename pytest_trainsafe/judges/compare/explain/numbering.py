@@ -82,10 +82,10 @@ def overnumbered(rung: RungTraces, lead: Finding, where: TensorId) -> Finding | 
         dtype=rung.dtype,
         order=-1,
         message=(
-            f"the ranks computed {numbers}, which the reference has not: it computes {len(due)} in "
-            f"a step, and they {len(ours)}. Every Point has to compute the same micro-batches: "
-            "give ctx.microbatches(total) a total that does not depend on dp, and divide it among "
-            "the ranks"
+            f"the ranks computed {numbers}, which the reference does not compute: it has "
+            f"{len(due)} in a step, and they have {len(ours)}. Every Point must compute the same "
+            "micro-batches: give ctx.microbatches(total) a total that does not depend on dp, and "
+            "divide it among the ranks"
         ),
     )
 

@@ -146,17 +146,13 @@ def _untrained(rung: RungTraces) -> list[str]:
     Both Runs do the same, so no comparison shows that they were forgotten.
     """
     reference = rung.reference
+    graded = {id.path for id in reference.ids() if id.kind == "param_grad"}
+    forgotten = unheld_in_both(rung.candidate, reference) & graded
     first: dict[str, TensorId] = {}
     for id in reference.ids():
-        if id.kind == "param":
+        if id.kind == "param" and id.path in forgotten:
             first.setdefault(id.path, id)
-    differentiated = {id.path for id in reference.ids() if id.kind == "param_grad"}
-    names = [
-        name
-        for name, id in first.items()
-        if name in unheld_in_both(rung.candidate, reference) & differentiated
-        if not _moves(reference, id)
-    ]
+    names = [name for name, id in first.items() if not _moves(reference, id)]
     if not names:
         return []
     they, them = ("it", "it") if len(names) == 1 else ("they", "them")

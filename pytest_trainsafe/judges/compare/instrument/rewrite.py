@@ -188,8 +188,8 @@ class Rewriter:
         if tensor.requires_grad and rewrite_key(gradient) in self.target:
             self._rewrite_gradient(gradient, tensor, origin.gradient, order)
         if values is not None:
-            made = _Rewritten.apply(tensor, [values], where.module)  # type: ignore[no-untyped-call]
-            tensor = made
+            given = tensor, [values], where.module
+            tensor = _Rewritten.apply(*given)  # type: ignore[no-untyped-call]
         if not order:  # otherwise the layout describes the tensor after the permutation
             setattr(tensor, _ORIGIN, origin)
         if self.origins is not None:

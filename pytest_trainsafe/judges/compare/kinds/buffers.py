@@ -30,7 +30,7 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.errors import finite
 from pytest_trainsafe.judges.compare.tensors.tensor import judge_tensor
-from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.reader import RankTrace
 from pytest_trainsafe.trace.schema import TensorEvent
 
 #: Why a running state is not compared where ranks process other data than the reference.
@@ -130,8 +130,6 @@ class Buffers:
         at = id.step, id.microbatch
         if self.rung.candidate.sizes["dp"] == 1 or at not in self._seen:
             return False
-        if self._counts(id) and not self._counts_for_all(id):
-            return False
         place = [*self._seen].index(at)
         hashes: dict[int, set[str]] = {}
         for rank in self.rung.candidate.ranks:
@@ -142,15 +140,18 @@ class Buffers:
                 event = rank.tensors.get(there)
                 if event is not None:
                     hashes.setdefault(rank.coordinates["dp"], set()).add(event.hash)
-        return len(hashes) > 1 and len(set().union(*hashes.values())) == 1
+        alike = len(hashes) > 1 and len(set().union(*hashes.values())) == 1
+        # The values are read last: most buffers differ between ranks, which their hashes show.
+        return alike and (not self._counts(id) or self._counts_for_all(id))
 
     def _counts(self, id: TensorId) -> bool:
         """Whether the first two forwards of the reference change a state by the same number."""
         initial = TensorId(INITIAL, None, "buffer", id.module, id.name)
-        first = [initial]
-        for step, microbatch in self._seen[:2]:
-            first.append(msgspec.structs.replace(initial, step=step, microbatch=microbatch))
-        values = [_value(self.rung.reference, each) for each in first]
+        forwards = (
+            msgspec.structs.replace(initial, step=step, microbatch=microbatch)
+            for step, microbatch in self._seen[:2]
+        )
+        values = [self._due(each) for each in (initial, *forwards)]
         if len(values) < 3 or any(value is None for value in values):
             return False
         start, one, two = (value.double() for value in values if value is not None)
@@ -159,7 +160,7 @@ class Buffers:
     def _counts_for_all(self, id: TensorId) -> bool:
         """Whether a rank's state has changed by what the forwards of all dp ranks change it."""
         initial = TensorId(INITIAL, None, "buffer", id.module, id.name)
-        start, due = (_value(self.rung.reference, each) for each in (initial, id))
+        start, due = self._due(initial), self._due(id)
         rank = next((rank for rank, _ in self.rung.candidate.holders(id)), None)
         if start is None or due is None or rank is None:
             return True  # not known
@@ -167,6 +168,13 @@ class Buffers:
         start, due, own = start.double(), due.double(), found[0].double()
         size = self.rung.candidate.sizes["dp"]
         return own.shape == due.shape and torch.equal(own - start, size * (due - start))
+
+    def _due(self, id: TensorId) -> torch.Tensor | None:
+        """The reference's value of a buffer; None if it was not recorded with its values."""
+        reference = self.rung.reference
+        held = reference.holders(id) and is_whole(reference, id)
+        value = logical_tensor(reference, id).whole if held else None
+        return None if value is None or value.is_complex() else value
 
     def _start(self, id: TensorId, holders: Sequence[tuple[RankTrace, TensorEvent]]) -> str:
         """A message on how a buffer's initial value differs from the reference's; "" if equal."""
@@ -239,13 +247,6 @@ class Buffers:
             for id, event in rank.tensors.items()
             if id.kind in ("activation", "param") and id.module in around
         )
-
-
-def _value(trace: Trace, id: TensorId) -> torch.Tensor | None:
-    """A whole tensor of the reference; None if it was not recorded with its values."""
-    held = trace.holders(id) and is_whole(trace, id)
-    value = logical_tensor(trace, id).whole if held else None
-    return None if value is None or value.is_complex() else value
 
 
 def _bits(event: TensorEvent) -> tuple[str, str, tuple[int, ...]]:

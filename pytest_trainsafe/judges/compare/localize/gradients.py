@@ -192,7 +192,7 @@ def left_out(candidate: Trace, comparison: Comparison) -> str:
 
 
 def with_wrapper(candidate: Trace, comparison: Comparison, loss: Place) -> Place:
-    """The line that makes a loss, perhaps behind a wrapper's that reduces over too few ranks."""
+    """The line of a wrapper that reduces over too few ranks, and of the loss; else of the loss."""
     sites = (site for rank in candidate.ranks for site in rank.events_of(Site))
     wrapper = next((site for site in sites if site.what == "wrapper"), None)
     axis = left_out(candidate, comparison)

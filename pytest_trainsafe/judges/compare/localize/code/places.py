@@ -301,10 +301,10 @@ class Places(ProgramLines):
         return clip or self.does("norm", "step")
 
     def _writes(self, *, scales: bool | None = None) -> Place:
-        """The first source line that changes gradients in place.
+        """The first source line that changes gradients in place; NOWHERE if there is none.
 
-        If `scales` is given, it is the last one that multiplies or divides them, as clipping does
-        after the gradients are averaged; or the first one that does not.
+        With scales=False, it is the first line that does not multiply or divide them.  With
+        scales=True, it is the last line that does: clipping follows an average.
         """
         for site in reversed(self.sites) if scales else self.sites:
             if site.what == "write" and scales in (None, site.name in _SCALES):
